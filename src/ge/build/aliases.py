@@ -1,16 +1,16 @@
-"""Alias analysis: which values are views of another value's memory and need none of their own.
+"""Alias analysis: finds values that are views of another value's memory and need no allocation.
 
-1. Reshape and Identity always look at their input's memory.
-2. A Slice or Split whose result is one contiguous piece does so too.
-3. A strided Slice or Split does so when every reader can: primitives take strides, and vector kernels recompute a
-   movement from its source. A Transpose does so only when an AI Core operator is among the readers.
-4. The result of an AI Core operator is written straight into the memory of the Transpose or Concat that reads it,
-   where the primitive can write with those strides and all other readers can read them (kernels read their part of the
-   whole); a Concat inside a Concat likewise. Parts of a Concat that cannot be written in place are copied there. A
+1. Reshape and Identity always alias their input's memory.
+2. A Slice or Split whose result is contiguous does so too.
+3. A strided Slice or Split does so if every reader accepts it: primitives take strides, and vector kernels recompute a
+   movement from its source. A Transpose does so only if an AI Core operator is among the readers.
+4. The result of an AI Core operator is written directly into the memory of the Transpose or Concat that reads it, if
+   the primitive can write with those strides and all other readers can read them (kernels read their part of the
+   whole); a Concat inside a Concat likewise. Operands of a Concat that cannot be written in place are copied there. A
    Concat whose only reader is one kernel is left to that kernel.
-5. A check looks at its input's memory, unless a kernel makes that: the kernel could not be joined with what reads the
-   checked numbers.
-6. A value returned to the caller is a view only of memory that the caller gave.
+5. A check aliases its input's memory, unless a kernel computes the input: that kernel could then not fuse with the
+   readers of the checked value.
+6. A value returned to the caller aliases only memory that the caller passed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from ge.target import Target
 
 __all__ = ["Aliases", "find_aliases", "is_free", "root_of"]
 
-_CONCAT_SHARE = 0.5  # of a Concat's bytes must be saved by writing in place for the rest to be copied
+_CONCAT_SHARE = 0.5  # share of a Concat's bytes that in-place writes must save for the rest to be copied
 
 
 @dataclass
 class Aliases:
-    """What was decided: nodes whose outputs are views of their first input, and values written inside another value."""
+    """The aliases of a graph: nodes whose outputs are views of their first input, and values written into another."""
 
     forward: set[ir.Node] = field(default_factory=set)
     backward: dict[ir.Value, tuple[ir.Node, int]] = field(default_factory=dict)
     joined: set[ir.Node] = field(
         default_factory=set
     )  # Concat and Transpose nodes whose inputs are written in place
-    scattered: set[ir.Value] = field(default_factory=set)  # views that are not one contiguous piece
+    scattered: set[ir.Value] = field(default_factory=set)  # views that are not contiguous
 
 
 def root_of(value: ir.Value, aliases: Aliases) -> ir.Value:
-    """The value whose memory a value is a view of."""
+    """The value whose memory a value aliases."""
     node = value.producer()
     while node in aliases.forward and node.inputs[0] is not None:
         value = node.inputs[0]
@@ -55,12 +55,12 @@ def root_of(value: ir.Value, aliases: Aliases) -> ir.Value:
 
 
 def is_free(node: ir.Node, aliases: Aliases) -> bool:
-    """True if a node has nothing to do: its outputs are views, and it checks nothing."""
+    """True if a node emits no task: its outputs are views, and it checks nothing."""
     return node in aliases.forward and not lookup(node.op_type).may_fail
 
 
 def find_aliases(graph: ir.Graph, target: Target, *, strided: bool = True) -> Aliases:
-    """Decide for every movement of a graph; `strided` allows views that are not contiguous."""
+    """Decide for every movement of a graph; `strided` allows non-contiguous views."""
     return _Finder(graph, target, strided).find()
 
 
@@ -70,9 +70,9 @@ class _Finder:
         self.target = target
         self.strided = strided
         self.result = Aliases()
-        self.views: dict[ir.Value, View] = {}  # supposed so far
+        self.views: dict[ir.Value, View] = {}  # tentative
         self.visited: set[ir.Node] = set()
-        self.trail: list[tuple[ir.Value, View | None, ir.Node | None]] = []  # what `_written_as` changed
+        self.trail: list[tuple[ir.Value, View | None, ir.Node | None]] = []  # undo log of `_written_as`
 
     def find(self) -> Aliases:
         for node in self.graph:
@@ -85,7 +85,7 @@ class _Finder:
         return self.result
 
     def _mark_scattered(self) -> None:
-        """Note the views that came out strided, now that all memory is known."""
+        """Record the views that are strided, once all memory is decided."""
         views: dict[ir.Value, View | None] = {v: self.views[v] for v in self.result.backward}
         self.result.scattered.update(
             v for v, view in views.items() if view is not None and not view.contiguous
@@ -110,7 +110,7 @@ class _Finder:
 
     @staticmethod
     def plain(value: ir.Value) -> View:
-        """A value in memory of its own."""
+        """A value in its own memory."""
         return View.of(0, TensorDesc(desc_of(value).shape, facts.storage_dtype(value)))
 
     def view(self, value: ir.Value) -> View:
@@ -143,7 +143,7 @@ class _Finder:
                 self.views[value] = view
 
     def _checks_a_kernel(self, node: ir.Node) -> bool:
-        """Whether a node checks what a kernel makes; movements not yet decided on count as views."""
+        """True if a node checks the result of a kernel; undecided movements count as views."""
         if not lookup(node.op_type).may_fail:
             return False
         value = node.inputs[0]
@@ -173,7 +173,7 @@ class _Finder:
         return gain
 
     def _readable(self, value: ir.Value, view: View, ignore: ir.Node | None = None) -> tuple[bool, bool]:
-        """Whether all readers can take the value as this view, and whether one of them is an AI Core operator."""
+        """Whether all readers accept the value as this view, and whether one of them is an AI Core operator."""
         if view.contiguous:
             return True, any(facts.engine(n) == Engine.AI_CORE.value for n in value.consumers())
         if value.is_graph_output():
@@ -238,7 +238,7 @@ class _Finder:
         return facts.engine(readers[0]) == Engine.VECTOR.value and readers[0].op_type != "Concat"
 
     def _undo(self, mark: int) -> None:
-        """Forget what was decided since a mark."""
+        """Undo all decisions since a mark."""
         while len(self.trail) > mark:
             value, view, through = self.trail.pop()
             del self.result.backward[value]
@@ -251,7 +251,7 @@ class _Finder:
                 self.result.forward.add(through)
 
     def _writable(self, source: ir.Node, view: View) -> bool:
-        """Whether a node can leave its result in a view of another value's memory."""
+        """True if a node can write its result to a view of another value's memory."""
         engine = facts.engine(source)
         if engine == Engine.AI_CORE.value:
             return accepts_output(source, view, self.target)
@@ -280,7 +280,7 @@ class _Finder:
         return True
 
     def _written_as(self, value: ir.Value, by: ir.Node, index: int, view: View | None) -> bool:
-        """Let a value be written as a view of another's memory, when its producer and all readers can."""
+        """Write a value as a view of another's memory, if its producer and all readers allow it."""
         source = value.producer()
         if view is None or source is None or value.is_graph_output() or value in self.result.backward:
             return False
@@ -298,7 +298,7 @@ class _Finder:
 
 
 def _fuses(value: ir.Value) -> bool:
-    """Whether a kernel that makes a value could as well make it as part of a concatenation."""
+    """True if a kernel that computes a value could compute it as part of a concatenation instead."""
     node = value.producer()
     while node is not None and _is_whole(node):
         node = node.inputs[0].producer()  # type: ignore[union-attr]
@@ -312,7 +312,7 @@ def _is_whole(node: ir.Node) -> bool:
 
 
 def _is_free_cast(node: ir.Node) -> bool:
-    """A conversion between two descriptions of values that memory holds in the same element type."""
+    """True for a cast between two types that are stored in memory as the same element type."""
     if node.op_type != "Cast" or node.inputs[0] is None or constant_of(node.inputs[0]) is not None:
         return False
     return facts.storage_dtype(node.inputs[0]) == facts.storage_dtype(node.outputs[0])

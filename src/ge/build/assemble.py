@@ -1,4 +1,4 @@
-"""Assembly: a lowered graph, with memory planned and kernels compiled, becomes a plan."""
+"""Assembly: builds a plan from a lowered graph, plans its memory and compiles its kernels."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from ge.plan import Buffer, Plan, Port, Task, View
 
 __all__ = ["build_plan"]
 
-_SMALL = 8 << 20  # bytes of a piece of the arena
-_REST = 32  # tasks of a step that updates state: kernels of a GPU's two streams then do not wait for memory
+_SMALL = 8 << 20  # bytes of a small piece of the arena
+_REST = (
+    32  # tasks for which memory rests if a step updates state, so that a GPU's two streams do not wait for it
+)
 
 
 def build_plan(
@@ -36,9 +38,9 @@ def build_plan(
     donated: Sequence[Donation] = (),
     resident: ResidentValues = NOTHING,
 ) -> Plan:
-    """The plan of a placed graph; a donated pair is an output that takes the memory of an input.
+    """Build the plan of a placed graph; a donated pair is an output that takes the memory of an input.
 
-    Resident values are not ports of the plan; they are in its arena.
+    Resident values are not ports of the plan; they stay in its arena.
     """
     check_resident(graph, resident, donated)
     context = LoweringContext(
@@ -105,7 +107,7 @@ def build_plan(
 
 
 def _explain_loops(graph: ir.Graph) -> None:
-    """Tell how loops run and why not in other ways."""
+    """Explain how loops run, and why not otherwise."""
     for node in graph:
         chosen = facts.choice(node)
         if chosen:
@@ -115,7 +117,7 @@ def _explain_loops(graph: ir.Graph) -> None:
 
 
 def _buffer(storage: Storage, offset: int | None) -> Buffer:
-    """A buffer of the plan; storage of the arena that no task touches has no place in it, and no bytes."""
+    """A buffer of the plan; arena storage that no task touches gets no offset and no bytes."""
     unused = storage.kind == "arena" and offset is None
     return Buffer(storage.kind, 0 if unused else storage.nbytes, offset or 0, storage.index)
 
@@ -123,7 +125,7 @@ def _buffer(storage: Storage, offset: int | None) -> Buffer:
 def _outer(
     builder: PlanBuilder, kind: str, values: Sequence[ir.Value], resident: Collection[int]
 ) -> list[View]:
-    """The caller's memory for inputs or outputs, the arena for resident ones."""
+    """The views of inputs or outputs: the caller's memory, or the arena for resident ones."""
     views, ports = [], 0
     for position, value in enumerate(values):
         desc = desc_of(value)
@@ -136,12 +138,12 @@ def _outer(
 
 
 def _leave(task: Task, kernels: KernelTable) -> Sequence[tuple[int, int]]:
-    """The inputs and outputs of a task that may be one memory."""
+    """The inputs and outputs of a task that may share memory."""
     return kernels.aliases(task.attrs["kernel"]) if task.kind == "kernel" else ()
 
 
 def _plan_arena(builder: PlanBuilder, owner: list[int], rest: int) -> tuple[MemoryPlan, dict[int, int]]:
-    """Places in the arena; small pieces rest for some tasks before and after their use."""
+    """Assign arena offsets; small pieces rest for some tasks before and after their use."""
     used = _used(builder, owner)
     rests = [rest if s.nbytes <= _SMALL else 0 for s in used]
     pieces = [Piece(s.nbytes, max(s.first - n, 0), s.last + n) for s, n in zip(used, rests, strict=True)]
@@ -151,7 +153,7 @@ def _plan_arena(builder: PlanBuilder, owner: list[int], rest: int) -> tuple[Memo
 
 
 def _used(builder: PlanBuilder, owner: list[int]) -> list[Storage]:
-    """The pieces of the arena."""
+    """The storages in the arena that are used."""
     return [
         s for s in builder.storages if s.kind == "arena" and owner[s.id] == s.id and s.last >= 0 and s.nbytes
     ]

@@ -1,8 +1,8 @@
-"""Loop states without copies: compute a new state in place of the old one once the old one has no more readers.
+"""Copy coalescing for loop states: compute a new state in place of the old one once the old one is dead.
 
-1. Each turn of a loop ends by copying its new states over the old ones; initial states are copied in before it.
-2. The copy goes when the new state's memory is first written after the last read of the old state in the body, or by a
-   task that may write over it; the new state then replaces the old one in memory.
+1. Each iteration of a loop ends by copying its new states over the old ones; initial states are copied in before it.
+2. The copy goes if the new state's memory is first written after the last read of the old state in the body, or by a
+   task that may overwrite it; the new state then takes the old one's memory.
 3. A new state that is also an old state, a constant, or another state's new value keeps its copy.
 """
 
@@ -25,7 +25,7 @@ class Carry:
 
 
 def coalesce_carries(builder: PlanBuilder, carries: list[Carry]) -> None:
-    """Remove the copies that are not needed (they stay in the list of tasks, without effect)."""
+    """Remove unneeded copies (they stay in the task list as no-ops)."""
     for carry in carries:
         task = builder.tasks[carry.task]
         new, old = task.inputs[0], task.outputs[0]
@@ -54,7 +54,7 @@ def _replaceable(builder: PlanBuilder, carry: Carry, new: View, old: View) -> bo
 
 
 def _over(builder: PlanBuilder, number: int, new: int, old: int) -> bool:
-    """Whether a task that reads the old state may write the new one over it."""
+    """True if a task that reads the old state may overwrite it with the new one."""
     task = builder.tasks[number]
     if sum(v.buffer == old for v in task.inputs) != 1:
         return False
@@ -67,7 +67,7 @@ def _over(builder: PlanBuilder, number: int, new: int, old: int) -> bool:
 
 
 def _put_in_place(builder: PlanBuilder, carry: Carry, new: int, old: View) -> None:
-    """Let every use of the new state's memory be a use of the old state's."""
+    """Redirect every use of the new state's memory to the old state's."""
 
     def moved(view: View) -> View:
         return (

@@ -1,12 +1,13 @@
 """Donated inputs: an output that is the new value of an input takes the input's memory.
 
-The caller passes one address for both. Hence:
-1. Units that read an old value run before the unit that writes the new one, where dependencies allow it.
-2. A task may read the old value and write the new one when it reads each element only where it then writes it, or when
-   it adds the old value to its result (it accumulates instead).
+The caller passes one address for both. Therefore:
+1. Units that read an old value run before the unit that writes the new one, if dependencies allow it.
+2. A task may read the old value and write the new one if it reads each element only where it then writes it, or if it
+   adds the old value to its result (it accumulates instead).
 3. Old values that are themselves results are copied out first.
-4. A new value that cannot be written in place is made in the arena and copied at the end, after all reads.
-5. `check_donated` walks the finished plan, loops twice, and finds any read of an old value after its overwriting.
+4. A new value that cannot be written in place is computed in the arena and copied at the end, after all reads.
+5. `check_donated` walks the finished plan, loop bodies twice, and finds any read of an old value after it is
+   overwritten.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Donation = tuple[int, int]  # positions of an output and of the input whose memo
 
 
 def checked_pairs(graph: ir.Graph, donated: Sequence[Donation]) -> tuple[Donation, ...]:
-    """The pairs as given; raises when one is not possible."""
+    """The pairs, validated; raises if one is not possible."""
     for position, side in enumerate(("output", "input")):
         named = [pair[position] for pair in donated]
         if len(set(named)) != len(named):
@@ -54,7 +55,7 @@ def checked_pairs(graph: ir.Graph, donated: Sequence[Donation]) -> tuple[Donatio
 def writers_last(
     graph: ir.Graph, units: Sequence[Unit], aliases: Aliases, donated: Sequence[Donation]
 ) -> dict[Unit, set[Unit]]:
-    """For units that write new values, the units that read the old ones and can run before."""
+    """For units that write new values, the units that read the old ones and can run earlier."""
     maker = {v: u for u in units for n in u.nodes for v in n.outputs}
     readers: dict[ir.Value, set[Unit]] = {}
     following: dict[Unit, set[Unit]] = {u: set() for u in units}
@@ -87,12 +88,12 @@ def _leads_to(unit: Unit, other: Unit, following: Mapping[Unit, set[Unit]]) -> b
     return False
 
 
-# -- places ------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------
 
 Pair = tuple[int, int]  # buffers of a new value and of the old one
 Leave = Callable[
     [int, Task], Sequence[tuple[int, int]]
-]  # by a task's number: its inputs and outputs that may be one
+]  # by task number: its inputs and outputs that may share memory
 
 
 def settle_donations(builder: PlanBuilder, donated: Sequence[Donation]) -> int:
@@ -112,7 +113,7 @@ def settle_donations(builder: PlanBuilder, donated: Sequence[Donation]) -> int:
 
 
 def _copies_to_themselves(builder: PlanBuilder, pairs: Sequence[Pair]) -> dict[int, Pair]:
-    """Copies of an old value to its own new one, which do nothing in place."""
+    """Copies of an old value to its own new value, which are no-ops in place."""
     wanted = set(pairs)
     found: dict[int, Pair] = {}
     for number, task in enumerate(builder.tasks):
@@ -125,7 +126,7 @@ def _copies_to_themselves(builder: PlanBuilder, pairs: Sequence[Pair]) -> dict[i
 
 
 def _shared(builder: PlanBuilder, number: int, task: Task) -> list[tuple[int, int]]:
-    """Where a task may write over what it reads."""
+    """The (input, output) pairs in which a task may overwrite what it reads."""
     return [
         (share.input, share.output)
         for share in builder.shares.get(number, ())
@@ -139,7 +140,7 @@ def _same_place(source: View, target: View) -> bool:
 
 
 def _accumulate_over(builder: PlanBuilder, number: int, new: int, old: int) -> None:
-    """Where a primitive adds the old value it writes over, let it accumulate."""
+    """Turn a primitive's addition of the old value it overwrites into accumulation."""
     task = builder.tasks[number]
     for share in builder.shares.get(number, ()):
         source = task.inputs[share.input].buffer if share.input < len(task.inputs) else -1
@@ -149,7 +150,7 @@ def _accumulate_over(builder: PlanBuilder, number: int, new: int, old: int) -> N
 
 
 def _make_elsewhere(builder: PlanBuilder, outputs: Sequence[int]) -> None:
-    """Let new values be made in the arena and copied to their places at the end."""
+    """Compute new values in the arena and copy them to their destinations at the end."""
     if not outputs:
         return
     elsewhere: dict[int, int] = {}
@@ -172,7 +173,7 @@ def _make_elsewhere(builder: PlanBuilder, outputs: Sequence[int]) -> None:
 
 
 class _Walk:
-    """Walks the tasks, loop bodies twice, and finds the tasks that read an old value after it was overwritten."""
+    """Walks the tasks, loop bodies twice, and finds tasks that read an old value after it was overwritten."""
 
     def __init__(self, tasks: Sequence[tuple[int, Task]], pairs: Sequence[Pair], leave: Leave) -> None:
         self.leave = leave
@@ -185,7 +186,7 @@ class _Walk:
         self.found: dict[Pair, str] = {}
 
     def late(self) -> dict[Pair, str]:
-        """The pairs that cannot share memory, and the task that forbids it."""
+        """The pairs that cannot share memory, and the task that prevents it."""
         if self.old_of:
             self._block(0)
         return self.found
@@ -218,9 +219,9 @@ class _Walk:
 
 
 def check_donated(plan: Plan, leave: Callable[[Task], Sequence[tuple[int, int]]]) -> None:
-    """Raise AssertionError when a plan would read a new value for an old one, run with one address for both.
+    """Raise AssertionError if a plan, run with one address for both, would read a new value in place of an old one.
 
-    `leave` gives the (input, output) positions of a task that may be one memory.
+    `leave` gives the (input, output) positions of a task that may share memory.
     """
     buffers = {(b.kind, b.index): i for i, b in enumerate(plan.buffers) if b.kind in ("input", "output")}
     pairs = [(buffers["output", output], buffers["input", source]) for output, source in plan.donated]

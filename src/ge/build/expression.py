@@ -1,4 +1,4 @@
-"""The expression of a vector unit: its nodes' computations joined into one graph of tensor expressions."""
+"""The expression of a vector unit: the computations of its nodes composed into one tensor expression."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Expression:
 
     inputs: tuple[tbe.Tensor, ...]
     outputs: tuple[tbe.Tensor, ...]
-    reads: tuple[ir.Value, ...]  # what the placeholders stand for
+    reads: tuple[ir.Value, ...]  # the values of the placeholders
 
     @property
     def tensors(self) -> tuple[list[tbe.Tensor], list[tbe.Tensor]]:
@@ -33,11 +33,10 @@ class Expression:
 def express(
     nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], aliases: Aliases | None = None
 ) -> Expression:
-    """Join the nodes (in topological order). Constants of one element become numbers in the code.
+    """Compose the nodes (in topological order). Constants of one element become immediates in the code.
 
-    Views between the nodes, and views that are not contiguous, are computed from what they view. A value kept in
-    memory at a lower precision than it is computed in (facts.storage_dtype) is widened where it is read and rounded
-    where it is written.
+    Views between the nodes, and non-contiguous views, are computed from their sources. A value stored at a lower
+    precision than it is computed in (facts.storage_dtype) is widened on load and rounded on store.
     """
     aliases = aliases or Aliases()
     made = {v for n in nodes for v in n.outputs}
@@ -75,7 +74,7 @@ def express(
 
 
 def _views(value: ir.Value, made: set[ir.Value], aliases: Aliases) -> bool:
-    """Whether a value is a view of one of the values made here."""
+    """True if a value is a view of one of the values computed here."""
     return root_of(value, aliases) in made
 
 

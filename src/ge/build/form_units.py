@@ -1,4 +1,4 @@
-"""Group the nodes of a placed graph into units, one for each task, in execution order; find aliases."""
+"""Groups the nodes of a placed graph into units, one per task, in execution order; finds aliases."""
 
 from __future__ import annotations
 

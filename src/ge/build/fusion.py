@@ -1,18 +1,18 @@
 """Fusion: groups vector nodes with their producers and consumers; each group becomes one kernel.
 
-1. A node joins the group of a node it reads from, so that the value between them is not read from memory; it is not
-   written either when nothing else reads it.
-2. Elementwise nodes of one shape always fit. Anything else is asked of `tbe.schedule`, which knows what one kernel can
-   do; the verdict is remembered by structure, so that repeated layers are asked about once.
-3. A value smaller than its reader's result is recomputed there only when it is cheap and has no other reader.
-4. Joining never makes units depend on one another in a circle, never exceeds a bounded number of nodes and values, and
-   never leaves a large kernel with too few pieces for all cores.
-   Products that no primitive computes begin a group, which elementwise nodes of the same size join.
+1. A node joins the group of a node it reads from, so that the value between them is not loaded; it is not stored either
+   if nothing else reads it.
+2. Elementwise nodes of one shape always fuse. `tbe.schedule`, which knows what one kernel can compute, decides the
+   rest; verdicts are memoised by structure, so that repeated layers are decided once.
+3. A value smaller than its reader's result is recomputed there only if it is cheap and has no other reader.
+4. Joining never creates a dependency cycle between units, never exceeds a bounded number of nodes and values, and never
+   leaves a large kernel with too few pieces for all cores.
+   Products that no primitive computes start a group, which elementwise nodes of the same size join.
 5. Views are not members: a group looks through them.
-6. Sums of columns do not join what they add up where that is kept anyway and takes long to compute: they are formed in
-   a pass of their own, which would compute it again.
+6. Column sums do not join the producer of their operand if that operand is stored anyway and expensive: they need a
+   separate pass, which would recompute it.
 7. A recomputed node does not join the group of its original, where it would be computed early and kept. Neither does a
-   node much later in the graph, when its inputs stay live for most of that distance anyway.
+   node much later in the graph, if its inputs stay live for most of that distance anyway.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ge.target import Target
 __all__ = ["fuse"]
 
 MAX_NODES = 48
-MAX_VALUES = 64  # read and written by one kernel
-MAX_VISITS = 256  # while looking for a circle
+MAX_VALUES = 64  # loaded and stored by one kernel
+MAX_VISITS = 256  # in the search for a cycle
 FAR = 12  # nodes between a group and a node from which the node counts as late
 CHEAP_NODES = 4
 
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Vector nodes of one kernel to be, in topological order."""
+    """Vector nodes of a future kernel, in topological order."""
 
     nodes: list[ir.Node]
     first: int
@@ -54,7 +54,7 @@ class Group:
 
 
 def fuse(graph: ir.Graph, aliases: Aliases, target: Target, *, enabled: bool = True) -> list[list[ir.Node]]:
-    """The groups of a graph's vector nodes, every vector node in exactly one."""
+    """The groups of a graph's vector nodes; every vector node is in exactly one."""
     return _Fusion(graph, aliases, target, enabled).run()
 
 
@@ -88,7 +88,7 @@ class _Fusion:
     # -- looking around ----------------------------------------------------------------------------------------
 
     def _index(self) -> None:
-        """Who really reads what, views looked through."""
+        """Index the actual readers of values, looking through views."""
         self.returned.update(map(self.root, self.graph.outputs))
         for index, node in enumerate(self.graph):
             self.position[node] = index
@@ -99,7 +99,7 @@ class _Fusion:
                     self.readers.setdefault(self.root(value), []).append(node)
 
     def root(self, value: ir.Value) -> ir.Value:
-        """The value whose memory a value is."""
+        """The value whose memory a value aliases."""
         return root_of(value, self.aliases)
 
     def _is_vector(self, node: ir.Node) -> bool:
@@ -109,7 +109,7 @@ class _Fusion:
         return self._is_vector(node) and (pattern_of(node) is not Pattern.OPAQUE or self._is_product(node))
 
     def _is_product(self, node: ir.Node) -> bool:
-        """Whether a kernel is generated for what other targets have a primitive of."""
+        """True if a kernel is generated where other targets have a primitive."""
         return not self.target.library and self._is_vector(node) and lookup(node.op_type).task is not None
 
     def _alone(self, node: ir.Node) -> Group:
@@ -145,7 +145,7 @@ class _Fusion:
     # -- joining -----------------------------------------------------------------------------------------------
 
     def _candidates(self, group: Group, node: ir.Node) -> list[Group]:
-        """The groups a node reads from, those with the most to save first."""
+        """The groups a node reads from, largest savings first."""
         saved: dict[Group, int] = {}
         for value in self._sources(node):
             source = value.producer()
@@ -157,7 +157,7 @@ class _Fusion:
         return sorted(saved, key=lambda g: -saved[g])
 
     def _kept_anyway(self, value: ir.Value, other: Group, node: ir.Node) -> bool:
-        """Whether a late node reads what others keep until then, or nearly so."""
+        """True if a late node reads values that others keep live until (nearly) then."""
         here = self.position[node]
         if here - other.last < FAR:
             return False
@@ -184,13 +184,13 @@ class _Fusion:
         return self._one_kernel(nodes, outputs, max(other.size, group.size))
 
     def _goes_with_product(self, other: Group, group: Group) -> bool:
-        """True if only elementwise operators on its result follow a group that begins with a product."""
+        """True if only elementwise operators on its result follow a group that starts with a product."""
         if not any(self._is_product(n) for n in other.nodes):
             return not any(self._is_product(n) for n in group.nodes)
         return group.uniform and group.size == other.size
 
     def _costly_to_repeat(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
-        """Whether a small value would be recomputed for many results, at some expense."""
+        """True if a small but expensive value would be recomputed for many results."""
         if lookup(node.op_type).reads_once:
             return False
         result = max(desc_of(v).size for v in node.outputs)
@@ -206,7 +206,7 @@ class _Fusion:
         )
 
     def _summed_later(self, value: ir.Value, node: ir.Node, other: Group) -> bool:
-        """Whether a node sums up columns of a large value that is kept and slow to compute."""
+        """True if a node sums columns of a large value that is stored and slow to compute."""
         if pattern_of(node) is not Pattern.REDUCE or desc_of(value).size < self.target.kernel_elements:
             return False
         kept = value in self.returned or any(
@@ -219,7 +219,7 @@ class _Fusion:
         )
 
     def _circular(self, other: Group, group: Group) -> bool:
-        """Whether `group` also depends on `other` by way of a third group."""
+        """True if `group` also depends on `other` through a third group."""
         stack = [g for g in map(self._find, group.before) if g is not other and g is not group]
         seen = set(stack)
         while stack:
@@ -276,7 +276,7 @@ class _Fusion:
         return enough or self._serial_anyway(nodes)
 
     def _serial_anyway(self, nodes: list[ir.Node]) -> bool:
-        """Whether the last node of a group has too few pieces even on its own."""
+        """True if the last node of a group has too few pieces even by itself."""
         last = express(nodes[-1:], nodes[-1].outputs, self.aliases)
         try:
             return tbe.schedule(*last.tensors, self.target.processor).total < self.target.least_pieces
@@ -308,7 +308,7 @@ class _Fusion:
         return (inside, desc.shape, desc.dtype, desc_of(root).shape, value is root, whole)
 
     def _checked(self, nodes: list[ir.Node]) -> list[list[ir.Node]]:
-        """A finished group, cut in halves until each is one kernel."""
+        """A finished group, halved until each part is one kernel."""
         if len(nodes) == 1:
             return [nodes]
         outputs = self._outputs(nodes)
@@ -326,7 +326,7 @@ def _apart(source: ir.Node, node: ir.Node) -> bool:
 def group_outputs(
     nodes: list[ir.Node], readers: dict[ir.Value, list[ir.Node]], returned: set[ir.Value]
 ) -> list[ir.Value]:
-    """The values of a group that someone outside needs."""
+    """The values of a group that are needed outside it."""
     inside = set(nodes)
     values = [v for n in nodes for v in n.outputs]
     return [v for v in values if v in returned or any(r not in inside for r in readers.get(v, ()))]

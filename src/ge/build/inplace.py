@@ -2,12 +2,12 @@
 
 1. A kernel that reads an input only at the position it writes may write there.
 2. A primitive that adds an operand of its output's shape accumulates into that operand's memory instead ("sum"), unless
-   it would be a slow one then.
-3. An AI CPU kernel that changes a few elements of a tensor changes them where they are.
-4. A copy of what dies is no copy.
-5. Only memory of the arena is overwritten, only by the last task that uses it, and only one output takes it.
-6. What dies into an output of the program is made in the caller's memory from the start, unless that memory holds
-   an input until then.
+   that selects a slow implementation.
+3. An AI CPU kernel that changes a few elements of a tensor updates them in place.
+4. A copy of a value that dies is elided.
+5. Only arena memory is overwritten, only by the last task that uses it, and only one output takes it.
+6. A value that dies into an output of the program is computed in the caller's memory from the start, unless that memory
+   holds an input until then.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _BOUNDED = frozenset({"relu", "clip", "hardsigmoid", "max", "min"})
 
 
 def merge_in_place(builder: PlanBuilder, occupied: Collection[int] = ()) -> list[int]:
-    """Let outputs take the memory of inputs that die; returns the representative of each storage.
+    """Let outputs take the memory of dying inputs; returns the representative of each storage.
 
-    occupied: outputs of the program (by index) whose memory holds something else at first.
+    occupied: outputs of the program (by index) whose memory initially holds something else.
     """
     return _Merging(builder, occupied).run()
 
@@ -49,7 +49,7 @@ class _Merging:
         return [self._find(index) for index in range(len(self.owner))]
 
     def _move_to_callers(self) -> None:
-        """Let tasks write directly to the caller's memory where an output is made in it, instead of the arena."""
+        """Let tasks write directly to the caller's memory if an output is computed there, instead of to the arena."""
         moved = {
             index: owner
             for index in range(len(self.owner))
@@ -98,11 +98,11 @@ class _Merging:
         return True
 
     def _watch(self, number: int, addend: Storage) -> None:
-        """Have the tasks that make the addend of a product report NaN and infinities, if the product has bounds that
+        """Have the tasks that compute the addend of a product report NaN and infinities, if the product has bounds that
         would hide NaN.
 
-        The product runs again where it meets NaN, and needs its addend then: the sum of two infinities is NaN.
-        Without a report it keeps a copy.
+        The product runs again if it meets NaN, and needs its addend then: the sum of two infinities is NaN. Without a
+        report it keeps a copy.
         """
         task = self.builder.tasks[number]
         later = task.attrs["post_ops"][task.attrs["post_ops"].index("sum") + 1 :]
@@ -121,7 +121,7 @@ class _Merging:
                 maker.attrs["raises_on_nan"] = True
 
     def _takes(self, target: Storage, source: Storage) -> bool:
-        """Whether a target may be the memory of a source from the source's first use on."""
+        """True if a target can be the memory of a source from the source's first use on."""
         if target.kind == "arena":
             return source.place < 0 or target.nbytes <= source.nbytes
         caller = target.kind == "output" and target.index not in self.occupied
@@ -136,7 +136,7 @@ def _same_place(source: View, target: View) -> bool:
 
 
 def accumulate(builder: PlanBuilder, number: int, share: Share) -> None:
-    """Turn the addition of an operand into accumulation into the output, which then has its memory."""
+    """Turn the addition of an operand into accumulation into the output, which takes the operand's memory."""
     task = builder.tasks[number]
     builder.shares.pop(number, None)
     post_ops = list(task.attrs["post_ops"])

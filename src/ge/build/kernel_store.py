@@ -1,7 +1,7 @@
 """The kernel cache on disk: in the user's cache folder or NPU_CACHE_DIR; `off` disables it.
 
-A file is named by what decides the machine code: expression (its fingerprint), sources of the generator, target,
-processor with its caches, compiler.
+A file is named after everything that determines the machine code: expression (its fingerprint), generator sources,
+target, processor with its caches, compiler.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class KernelStore:
         return kernel if kernel is not None and kernel.fingerprint == fingerprint else None
 
     def put(self, target: str, kernel: tbe.Kernel, processor: tbe.Processor | None = None) -> None:
-        """Store a kernel; a folder that cannot be written is no error."""
+        """Store a kernel; an unwritable folder is not an error."""
         meta = {key: getattr(kernel, key) for key in _META} | {"aliases": kernel.aliases}
         sections = {"meta": json.dumps(meta).encode(), "ir": kernel.ir.encode(), "object": kernel.object}
         self._files.write(_name(kernel.fingerprint, target, processor), sections)

@@ -23,11 +23,11 @@ class KernelCache:
         self._kernels: BoundedCache[tuple[str, str, tbe.Processor], tbe.Kernel] = BoundedCache(capacity)
 
     def get(self, fingerprint: str, target: str, processor: tbe.Processor) -> tbe.Kernel | None:
-        """A kernel compiled before."""
+        """A cached kernel, None on a miss."""
         return self._kernels.get((fingerprint, target, processor))
 
     def put(self, fingerprint: str, target: str, processor: tbe.Processor, kernel: tbe.Kernel) -> None:
-        """Remember a kernel."""
+        """Cache a kernel."""
         self._kernels.put((fingerprint, target, processor), kernel)
 
 
@@ -35,7 +35,7 @@ _SHARED = KernelCache()
 
 
 def shared_cache() -> KernelCache:
-    """The cache that compiles of this process share unless given another."""
+    """The cache that all compilations of this process share by default."""
     return _SHARED
 
 
@@ -48,7 +48,7 @@ class _Entry:
     aliases: tuple[tuple[int, int], ...]
     isolated: bool = False
     kernel: tbe.Kernel | None = None
-    given: bool = False  # machine code of another compiler: there is no expression
+    given: bool = False  # machine code of another compiler, without an expression
 
 
 @dataclass
@@ -69,9 +69,9 @@ class KernelTable:
         *,
         isolated: bool = False,
     ) -> int:
-        """The index of the kernel for an expression; equal expressions share one.
+        """The index of the kernel for an expression; equal expressions share one kernel.
 
-        One with user code in it is compiled in isolation, in another process.
+        An expression with user code is compiled in isolation, in another process.
         Raises tbe.Unfusable when one kernel cannot compute it.
         """
         key = tbe.fingerprint(inputs, outputs)
@@ -82,7 +82,7 @@ class KernelTable:
         return self._index[key]
 
     def add_code(self, symbol: str, code: bytes) -> int:
-        """The index of a kernel that comes as machine code and runs as one unit."""
+        """The index of a kernel given as machine code, which runs as one unit."""
         if symbol not in self._index:
             self._index[symbol] = len(self.entries)
             kernel = tbe.Kernel(symbol, code, 1, 1, "", 0, 0, self.target, symbol, ())
@@ -94,7 +94,7 @@ class KernelTable:
         return self.entries[index].aliases
 
     def compile(self) -> None:
-        """Compile what is neither in the cache of this process nor in the store on disk."""
+        """Compile the kernels that are neither in this process's cache nor in the store on disk."""
         store = open_store()
         for entry in self.entries:
             if entry.given:
@@ -123,7 +123,7 @@ class KernelTable:
         return kernel
 
     def images(self) -> list[KernelImage]:
-        """The kernels in the form a plan stores."""
+        """The kernels in the form that a plan stores."""
         return [
             KernelImage(
                 symbol=self.kernel(i).symbol,

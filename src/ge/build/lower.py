@@ -1,4 +1,4 @@
-"""Lowering: the units of a placed graph become tasks over storages, nested graphs become nested blocks."""
+"""Lowering: turns the units of a placed graph into tasks over storages, and nested graphs into nested blocks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LoweringContext:
 def lower_graph(
     graph: ir.Graph, context: LoweringContext, inputs: Sequence[View], outputs: Sequence[View], block: int = 0
 ) -> None:
-    """Emit the tasks of a graph that reads its inputs from given views and leaves its outputs in given views."""
+    """Emit the tasks of a graph that reads its inputs from given views and writes its outputs to given views."""
     _GraphLowering(graph, context, block, outputs).lower(inputs)
 
 
@@ -92,7 +92,7 @@ class _GraphLowering:
     # -- locations of values --------------------------------------------------------------------------------------
 
     def _claim_outputs(self) -> list[tuple[ir.Value, View]]:
-        """Write results straight into the caller's memory where possible; copy the others at the end."""
+        """Write results directly to the caller's memory where possible; copy the others at the end."""
         late: list[tuple[ir.Value, View]] = []
         for value, target in zip(self.graph.outputs, self.targets, strict=True):
             root = self._whole_source(value)
@@ -105,7 +105,7 @@ class _GraphLowering:
         return late
 
     def _whole_source(self, value: ir.Value) -> ir.Value:
-        """The value whose memory, as a whole, is this value's too."""
+        """The value whose entire memory is also this value's."""
         node = value.producer()
         while node in self.aliases.forward and is_whole_view(node):
             source = node.inputs[0]
@@ -149,7 +149,7 @@ class _GraphLowering:
         return view
 
     def contiguous(self, value: ir.Value) -> View:
-        """The contiguous view of a value; a strided one is copied once."""
+        """A contiguous view of a value; a strided one is copied once."""
         view = self.view(value)
         if view.contiguous:
             return view
@@ -172,9 +172,9 @@ class _GraphLowering:
     def emit(
         self, task: Task, shares: Sequence[Share] = (), node: ir.Node | None = None, sized: bool = False
     ) -> None:
-        """Append a task to this block, unless there is nothing to do; `node` is what a cube task stands for.
+        """Append a task to this block unless it is a no-op; `node` is the node of a cube task.
 
-        sized: the task also determines the shape of an output, which matters even when that has no elements.
+        sized: the task also determines the shape of an output, which matters even if that has no elements.
         """
         if task.outputs and all(0 in v.shape for v in task.outputs) and not sized:
             return
@@ -186,7 +186,7 @@ class _GraphLowering:
     # -- units -------------------------------------------------------------------------------------------------
 
     def lower_aicore(self, unit: Unit) -> None:
-        """An AI Core primitive; operands it cannot read or write with their strides are copied."""
+        """Emit an AI Core primitive; copy operands that it cannot access with their strides."""
         node = unit.last
         op = NodeView.of(node)
         operator = lookup(node.op_type)
@@ -212,7 +212,7 @@ class _GraphLowering:
             self._copy(view, target, node.name or "")
 
     def lower_vector(self, unit: Unit) -> None:
-        """A generated kernel, or several where one cannot compute all results."""
+        """Emit a generated kernel, or several if one cannot compute all results."""
         if unit.nodes[0] in self.aliases.joined:
             self._join(unit.nodes[0])
             return
@@ -221,7 +221,7 @@ class _GraphLowering:
             self._emit_program(unit, program)
             return
         kernel = express(unit.nodes, unit.outputs, self.aliases)
-        # A large reduction that one core would do on its own.
+        # A large reduction that would run on one core.
         target = self.context.options.target
         serial = bool(
             tbe.in_two_steps(kernel.outputs, target.cores, target.kind == "cuda", target.processor)[1]
@@ -243,7 +243,7 @@ class _GraphLowering:
             self._copy(view, target, unit.name)
 
     def _emit_kernels(self, unit: Unit, kernel: Expression) -> None:
-        """Several kernels for what one cannot compute, with values of their own between them."""
+        """Emit several kernels for what one cannot compute, with temporaries between them."""
         target = self.context.options.target
         parts = tbe.split_into_kernels(
             kernel.inputs, kernel.outputs, target.cores, target.kind == "cuda", target.processor
@@ -263,7 +263,7 @@ class _GraphLowering:
             self._copy(places[number], self.view(value), unit.name)
 
     def _emit_program(self, unit: Unit, program: CompiledProgram) -> None:
-        """A user's TIK program, which leaves a status of 0 where all its checks held."""
+        """Emit a user's TIK program, which returns status 0 if all its checks held."""
         node = unit.last
         if self.context.options.target.kind == "cuda":
             cause = "it is a TIK program, which has machine code for processors only"
@@ -293,7 +293,7 @@ class _GraphLowering:
         self.emit(task, [Share(i, o) for i, o in self.context.kernels.aliases(index)])
 
     def _join(self, node: ir.Node) -> None:
-        """The parts of a Concat that were not written in place."""
+        """Copy the parts of a Concat that were not written in place."""
         whole = self.view(node.outputs[0])
         for index, value in enumerate(node.inputs):
             assert value is not None
@@ -303,7 +303,7 @@ class _GraphLowering:
                 self._copy(self.view(value), target, node.name or "")
 
     def lower_aicpu(self, unit: Unit) -> None:
-        """A C++ kernel; one that only looks at its input has no output of its own."""
+        """Emit a C++ kernel; one that only checks its input has no output memory."""
         node = unit.last
         op = NodeView.of(node)
         operator = lookup(node.op_type)
@@ -331,10 +331,10 @@ class _GraphLowering:
             )
 
     def lower_view(self, unit: Unit) -> None:
-        """Nothing to do: the memory is the input's."""
+        """Emit nothing: the memory is the input's."""
 
     def lower_control(self, unit: Unit) -> None:
-        """A branch or a loop."""
+        """Emit a branch or a loop."""
         self._check_dynamic(unit.last)
         _CONTROL[unit.last.op_type](self, unit.last)
 
@@ -347,7 +347,7 @@ class _GraphLowering:
     # -- control flow ------------------------------------------------------------------------------------------
 
     def lower_if(self, node: ir.Node) -> None:
-        """Both branches become blocks that leave their results in the If's outputs."""
+        """Emit both branches as blocks that write their results to the If's outputs."""
         op = NodeView.of(node)
         condition, *captures = [self.contiguous(v) for v in node.inputs if v is not None]
         outputs = [self.view(v) for v in node.outputs]
@@ -361,7 +361,7 @@ class _GraphLowering:
         self.builder.hold(outputs, self.builder.tick())
 
     def lower_loop(self, node: ir.Node) -> None:
-        """The body becomes a block; states live in memory of their own, and each turn ends by copying the new ones."""
+        """Emit the body as a block; states have their own memory, and each iteration ends by copying the new ones."""
         op = NodeView.of(node)
         count = op.num_states
         values = [None if v is None else self.contiguous(v) for v in (*node.inputs, *[None] * 2)]
@@ -407,7 +407,7 @@ class _GraphLowering:
 
 @dataclass
 class _Body:
-    """One turn of a loop."""
+    """One iteration of a loop."""
 
     outer: _GraphLowering
     graph: ir.Graph
@@ -459,7 +459,7 @@ _BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
 
 def _accumulations(task: Task, target: Target) -> list[Share]:
-    """The operands a primitive adds to its result that it could accumulate into instead."""
+    """The operands that a primitive adds to its result and could accumulate into instead."""
     post_ops = task.attrs.get("post_ops") or () if target.kind == "cpu" else ()
     operand = len(task.inputs) - sum(p in _BINARY_POST_OPS for p in post_ops)
     found: list[Share] = []
@@ -475,7 +475,7 @@ def _accumulations(task: Task, target: Target) -> list[Share]:
 
 
 def _is_fast_with_a_later_sum(task: Task, operand: int, number: int, target: Target) -> bool:
-    """Whether a product may add to its result after other post-ops: few kernels of the library can."""
+    """True if a product may add to its result after other post-ops: few library kernels can."""
     ops, rest = [*task.attrs["post_ops"]], [*task.inputs]
     ops[number] = "sum"
     del rest[operand]

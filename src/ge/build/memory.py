@@ -1,8 +1,8 @@
 """Memory planning: assigns arena offsets to buffers by lifetime; tries several orders and keeps the smallest arena.
 
-Pieces that are in use at the same time never overlap (`check` proves it). Some may have their place already: what
-another program has left in the same memory. The lower bound is the most memory in use
-at any one time; a plan that reaches it cannot be improved for the given order of tasks.
+Pieces that are live at the same time never overlap (`check` proves it). Some may have fixed offsets: values that
+another program left in the same memory. The lower bound is the peak of live memory; a plan that reaches it is optimal
+for the given task order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 __all__ = ["ALIGNMENT", "MemoryPlan", "Piece", "check", "lower_bound", "plan_memory"]
 
 ALIGNMENT = 64
-GOOD_ENOUGH = 1.001  # over the lower bound: looking further costs more than it saves
+GOOD_ENOUGH = 1.001  # over the lower bound: searching further costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Memory of some size in use from the first to the last moment, both included."""
+    """Memory of some size that is live from the first to the last moment, inclusive."""
 
     nbytes: int
     first: int
@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """An offset for each piece, and how good the plan is."""
+    """An offset for each piece, and the quality of the plan."""
 
     offsets: tuple[int, ...]
     nbytes: int
@@ -45,7 +45,7 @@ class MemoryPlan:
         return self.nbytes / self.lower_bound if self.lower_bound else 1.0
 
 
-# Orders in which pieces are placed, best first for most models.
+# Placement orders, best for most models first.
 _STRATEGIES: dict[str, Callable[[Piece], tuple[int, ...]]] = {
     "size": lambda p: (-p.nbytes, p.first),
     "area": lambda p: (-p.nbytes * p.span, p.first),
@@ -55,9 +55,9 @@ _STRATEGIES: dict[str, Callable[[Piece], tuple[int, ...]]] = {
 
 
 def plan_memory(pieces: Sequence[Piece], fixed: Mapping[int, int] | None = None) -> MemoryPlan:
-    """The smallest plan of all strategies; a strategy that (all but) reaches the lower bound ends the search.
+    """The smallest plan of all strategies; a strategy that (nearly) reaches the lower bound ends the search.
 
-    `fixed` are offsets of pieces that have their place already.
+    `fixed` are the offsets of pieces that are already placed.
     """
     aligned = [Piece(_aligned(p.nbytes), p.first, p.last) for p in pieces]
     bound = lower_bound(aligned)
@@ -76,7 +76,7 @@ def plan_memory(pieces: Sequence[Piece], fixed: Mapping[int, int] | None = None)
 
 
 def lower_bound(pieces: Sequence[Piece]) -> int:
-    """The most memory in use at any one time."""
+    """The peak of live memory."""
     changes: dict[int, int] = {}
     for piece in pieces:
         changes[piece.first] = changes.get(piece.first, 0) + piece.nbytes
@@ -89,7 +89,7 @@ def lower_bound(pieces: Sequence[Piece]) -> int:
 
 
 def check(pieces: Sequence[Piece], offsets: Sequence[int]) -> None:
-    """Raise AssertionError when two pieces in use at the same time overlap."""
+    """Raise AssertionError if two pieces that are live at the same time overlap."""
     events: list[tuple[int, int, int]] = []
     for index, piece in enumerate(pieces):
         if piece.nbytes:
@@ -117,7 +117,7 @@ def _place(
     fit: Callable[[list[tuple[int, int]], int], int],
     fixed: Mapping[int, int],
 ) -> list[int]:
-    """Give each piece, in order, a gap among the pieces placed before it that are in use at the same time."""
+    """Place each piece, in order, in a gap among the placed pieces that are live at the same time."""
     offsets = [fixed.get(index, 0) for index in range(len(pieces))]
     placed = _Timeline(pieces)
     for index in fixed:
@@ -149,7 +149,7 @@ def _best_fit(taken: list[tuple[int, int]], nbytes: int) -> int:
 
 
 class _Timeline:
-    """The pieces placed so far, by time: a segment tree of live pieces, and a list of starting points."""
+    """The placed pieces by time: a segment tree of live pieces, and a list of starting points."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self._pieces = pieces
@@ -159,7 +159,7 @@ class _Timeline:
         self._starting: list[list[int]] = [[] for _ in self._moments]
 
     def add(self, index: int) -> None:
-        """Put a piece in: it is alive at the moments from its first to its last."""
+        """Insert a piece: it is live from its first to its last moment."""
         piece = self._pieces[index]
         begin = bisect.bisect_left(self._moments, piece.first)
         end = bisect.bisect_right(self._moments, piece.last)
@@ -176,7 +176,7 @@ class _Timeline:
             high >>= 1
 
     def overlapping(self, piece: Piece) -> list[int]:
-        """The pieces in use at some moment of another piece's life."""
+        """The pieces whose live ranges overlap that of another piece."""
         begin = bisect.bisect_left(self._moments, piece.first)
         end = bisect.bisect_right(self._moments, piece.last)
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""Order: updates of donated inputs run as early as possible, so that gradients are freed soon."""
+"""Scheduling: updates of donated inputs run as early as possible, so that gradients are freed soon."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ge.ir.values import constant_of, desc_of
 __all__ = ["updates_early"]
 
 DEPTH = 3  # units from a gradient to the end of its update
-SMALL = 4096  # bytes that do not count: rates and powers of decays, which many updates need
+SMALL = 4096  # bytes that do not count: learning rates and powers of decays, which many updates need
 
 
 def updates_early(
     graph: ir.Graph, units: Sequence[Unit], aliases: Aliases, after: Mapping[Unit, set[Unit]]
 ) -> list[Unit]:
-    """Units in an order in which the last few of a chain run early.
+    """Order units so that the last few of a chain run early.
 
-    1. A unit with nothing or little behind it runs once what it needs is there, if it and the one it enables free as
+    1. A unit with few or no successors runs as soon as its operands are ready, if it and the unit it enables free as
        much memory as they take.
-    2. The most memory in use at any time does not grow by that (but for a few numbers).
-    3. All else keeps its order. `after` names further units a unit waits for.
+    2. Peak memory does not grow by that (except for a few scalars).
+    3. All other units keep their order. `after` names further units that a unit waits for.
     """
     return _Ordering(graph, units, aliases, after).run()
 
@@ -48,7 +48,7 @@ class _Ordering:
         self.most = self._most()
 
     def _roots(self, values: Iterable[ir.Value]) -> set[ir.Value]:
-        """The values in the arena behind some values."""
+        """The arena values that some values alias."""
         roots = {root_of(v, self.aliases) for v in values if constant_of(v) is None}
         return roots - self.outside
 
@@ -60,7 +60,7 @@ class _Ordering:
                 self.left[value] = self.left.get(value, 0) + 1
 
     def _most(self) -> int:
-        """The most memory in use in the given order."""
+        """Peak memory in the given order."""
         self._start()
         most = 0
         for unit in self.units:
@@ -105,7 +105,7 @@ class _Ordering:
         return ordered
 
     def _near_the_end(self) -> set[Unit]:
-        """Units with at most a few behind them."""
+        """Units with at most a few successors."""
         depth: dict[Unit, int] = {}
         for unit in reversed(self.units):
             depth[unit] = 1 + max((depth[r] for r in self.readers[unit]), default=0)
@@ -123,7 +123,7 @@ class _Ordering:
         return change <= SMALL
 
     def _change_behind(self, unit: Unit, reader: Unit) -> int:
-        """How much memory in use changes by a unit that runs right behind another."""
+        """The change of live memory if a unit runs right after another."""
         last = {v for v in self.writes[unit] & self.reads[reader] if self.left[v] == 1}
         freed = sum(_nbytes(v) for v in last)
         return self._taken(reader) - freed

@@ -13,7 +13,7 @@ MOST = 64  # tensors that are listed
 
 
 def peak_tensors(builder: PlanBuilder, used: Sequence[Storage]) -> list[dict[str, Any]]:
-    """The tensors in use at the moment when the most memory is, largest first: name, shape, type and bytes."""
+    """The tensors that are live at the memory peak, largest first: name, shape, type and bytes."""
     moment = _fullest(used)
     alive = sorted((s for s in used if s.first <= moment <= s.last), key=lambda s: -s.nbytes)[:MOST]
     number = {time: i for i, time in enumerate(builder.times)}

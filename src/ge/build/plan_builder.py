@@ -26,7 +26,7 @@ class Share:
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """A piece of memory and the time (of tasks) during which it holds something."""
+    """A piece of memory and its live range (in task times)."""
 
     id: int
     kind: str  # as plan.Buffer.kind
@@ -35,10 +35,10 @@ class Storage:
     first: int = -1
     last: int = -1
     label: str = ""
-    place: int = -1  # in the arena, where it is known beforehand
+    place: int = -1  # in the arena, if known beforehand
 
     def touch(self, time: int) -> None:
-        """The storage is in use at this time."""
+        """Extend the live range to this time."""
         self.first = time if self.first < 0 else min(self.first, time)
         self.last = max(self.last, time)
 
@@ -54,24 +54,24 @@ class PlanBuilder:
     shares: dict[int, tuple[Share, ...]] = field(
         default_factory=dict
     )  # by task: outputs that may take an input's memory
-    nodes: dict[int, ir.Node] = field(default_factory=dict)  # by task: what a cube task stands for
-    dropped: set[int] = field(default_factory=set)  # tasks that turned out to have nothing to do
+    nodes: dict[int, ir.Node] = field(default_factory=dict)  # by task: the node of a cube task
+    dropped: set[int] = field(default_factory=set)  # tasks that became no-ops
     blocks: int = 1
     clock: int = 0
     _constant_of: dict[int, Storage] = field(default_factory=dict)
 
     def storage(self, kind: str, nbytes: int, index: int = 0, label: str = "") -> Storage:
-        """A new piece of memory."""
+        """Create a piece of memory."""
         item = Storage(len(self.storages), kind, nbytes, index, label=label)
         self.storages.append(item)
         return item
 
     def arena(self, desc: TensorDesc, label: str = "") -> View:
-        """A new tensor in the arena."""
+        """Create a tensor in the arena."""
         return View.of(self.storage("arena", desc.nbytes, label=label).id, desc)
 
     def constant(self, value: ir.Value) -> View:
-        """A constant; the same tensor is stored once."""
+        """The view of a constant; the same tensor is stored once."""
         key = id(value.const_value)
         item = self._constant_of.get(key)
         if item is None:
@@ -89,7 +89,7 @@ class PlanBuilder:
         return View.of(item.id, desc)
 
     def tick(self) -> int:
-        """The next moment."""
+        """Advance to the next moment."""
         self.clock += 1
         return self.clock
 
@@ -105,6 +105,6 @@ class PlanBuilder:
         return task
 
     def hold(self, views: Iterable[View], time: int) -> None:
-        """Keep the memory behind views in use at a time."""
+        """Extend the live ranges of the memory behind views to a time."""
         for view in views:
             self.storages[view.buffer].touch(time)

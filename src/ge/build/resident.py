@@ -3,7 +3,7 @@
 A program leaves outputs in the arena instead of copying them out; the next program reads them there, overwrites them
 after their last use, and plans its own values around them. The caller runs both in the same arena.
 1. Outputs that are left are live until the program ends; `Plan.left` has their offsets.
-2. Inputs that are given are live from the start, at the offsets the caller names, until their last use.
+2. Given inputs are live from the start until their last use, at offsets that the caller specifies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ResidentValues:
         return bool(self.given or self.left)
 
     def ports(self, donated: Sequence[Donation]) -> tuple[Donation, ...]:
-        """Donated pairs, renumbered: resident values are not ports."""
+        """The donated pairs, renumbered: resident values are not ports."""
 
         def port(position: int, resident: Collection[int]) -> int:
             return position - sum(other < position for other in resident)

@@ -19,8 +19,8 @@ __all__ = ["Unit", "in_order", "sources_of", "unit_of"]
 class Unit:
     """A future task: one node, or a group of vector nodes compiled to one kernel.
 
-    `nodes` are in topological order. `inputs` are read from memory, `outputs` written to it; values in between
-    stay in registers.
+    `nodes` are in topological order. `inputs` are loaded from memory, `outputs` stored to it; intermediate values stay
+    in registers.
     """
 
     engine: Engine
@@ -34,7 +34,7 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The unit's name in profiles: what it does, and the framework's node it is the last part of."""
+        """The unit's name in profiles: its operation, and the last framework node it belongs to."""
         types = list(dict.fromkeys(plain_type(n.op_type) for n in self.nodes))
         post_ops = self.last.attributes.get("post_ops")
         if post_ops is not None and len(self.nodes) == 1:
@@ -44,18 +44,18 @@ class Unit:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """The framework's nodes behind the unit."""
+        """The framework nodes that the unit computes."""
         return tuple(dict.fromkeys(o for n in self.nodes for o in facts.origin(n)))
 
 
 def unit_of(node: ir.Node, *, view: bool = False) -> Unit:
-    """A node on its own; as a view of its input's memory it costs nothing."""
+    """The unit of a single node; a view of its input's memory is free."""
     inputs = list(dict.fromkeys(v for v in node.inputs if v is not None))
     return Unit(Engine.VIEW if view else Engine(facts.engine(node)), [node], inputs, list(node.outputs))
 
 
 def sources_of(units: Sequence[Unit], after: Mapping[Unit, set[Unit]] | None = None) -> dict[Unit, set[Unit]]:
-    """The units each unit waits for: those whose results it reads, and those that `after` names."""
+    """The units each unit waits for: those whose results it reads, and those named in `after`."""
     maker = {v: u for u in units for n in u.nodes for v in n.outputs}
     found: dict[Unit, set[Unit]] = {}
     for unit in units:
@@ -68,10 +68,10 @@ def sources_of(units: Sequence[Unit], after: Mapping[Unit, set[Unit]] | None = N
 def in_order(
     units: Iterable[Unit], positions: dict[ir.Node, int], after: Mapping[Unit, set[Unit]] | None = None
 ) -> list[Unit]:
-    """Units sorted so that producers come first, as near to the graph's own order as that allows.
+    """Units in topological order, as close to the graph's own order as possible.
 
-    A unit takes the place of its last node, or of the first unit that needs it where that comes before; `after` names
-    further units it waits for. Raises ValueError when units depend on one another in a circle.
+    A unit takes the position of its last node, or of the first unit that needs it if that comes earlier; `after` names
+    further units it waits for. Raises ValueError if units form a dependency cycle.
     """
     units = list(units)
     waits: dict[Unit, int] = {}
@@ -92,7 +92,7 @@ def _sorted(
     readers: Mapping[Unit, Sequence[Unit]],
     place: Mapping[Unit, int],
 ) -> list[Unit]:
-    """Units by place, each after the ones it waits for."""
+    """Units by position, each after the ones it waits for."""
     left = dict(waits)
     serial = {u: i for i, u in enumerate(units)}
     ready = [(place[u], serial[u], u) for u in units if not left[u]]

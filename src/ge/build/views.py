@@ -13,7 +13,7 @@ __all__ = ["is_view", "is_whole_view", "part_of", "view_backward", "view_forward
 
 
 def is_whole_view(node: ir.Node) -> bool:
-    """True if a node's output is all of its input's memory, under another shape."""
+    """True if a node's output aliases all of its input's memory, in another shape."""
     return node.domain == "ge" and lookup(node.op_type).engine is Engine.VIEW
 
 
@@ -26,13 +26,13 @@ def is_view(node: ir.Node) -> bool:
 
 
 def view_forward(node: ir.Node, index: int, view: View) -> View | None:
-    """A node's output `index` as a view of its first input's memory, None where that cannot be expressed."""
+    """A node's output `index` as a view of its first input's memory, None if that cannot be expressed."""
     views = lookup(node.op_type).views
     return None if views is None else views.forward(NodeView.of(node), index, view)
 
 
 def view_backward(node: ir.Node, index: int, view: View) -> View | None:
-    """A node's input `index` as a view of its output's memory, None where that cannot be expressed."""
+    """A node's input `index` as a view of its output's memory, None if that cannot be expressed."""
     views = lookup(node.op_type).views
     return None if views is None else views.backward(NodeView.of(node), index, view)
 

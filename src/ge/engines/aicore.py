@@ -1,4 +1,4 @@
-"""The AI Core engine: what its primitives accept, element types first and then memory layouts."""
+"""The AI Core engine: the element types and memory layouts that its primitives accept."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ge.target import Target
 __all__ = ["accepts_input", "accepts_output", "has_implementation", "refuse_aicore"]
 
 _EIGHT_BIT = frozenset({"int8", "uint8"})
-_GPU_ALIGNMENT = 16  # bytes that a thread reads at once
+_GPU_ALIGNMENT = 16  # bytes of a vector load of one thread
 
 
 def refuse_aicore(operator: type[Operator], op: NodeView, target: Target) -> str:
-    """Why the AI Core cannot run a node, "" when it can."""
+    """The reason why the AI Core cannot run a node, "" if it can."""
     if operator.task is None:
         return "the operator has no AI Core primitive"
     first = op.input(0)
@@ -43,21 +43,21 @@ def has_implementation(
     attrs: Mapping[str, Any],
     outputs: Sequence[TensorDesc] = (),
 ) -> bool:
-    """Whether a target has an implementation of an operator on these operands."""
+    """True if a target has an implementation of an operator for these operands."""
     operator = lookup(type_)
     view = NodeView(type_, type_, values, operator.complete(dict(attrs)), outputs)
     return choose(operation_of(operator, view), target).name not in ("", GENERATED)
 
 
 def accepts_input(node: ir.Node, index: int, view: View, target: Target) -> bool:
-    """Whether a primitive reads this view of an operand as fast as a contiguous one."""
+    """True if a primitive reads this view of an operand as fast as a contiguous one."""
     rules = lookup(node.op_type).strided_inputs
     fits = view.contiguous or (index < len(rules) and rules[index](view))
     return fits and (target.kind != "cuda" or _runs_on_gpu(node, target, {index: view}, {}))
 
 
 def accepts_output(node: ir.Node, view: View, target: Target, index: int = 0) -> bool:
-    """Whether a primitive writes this view as fast as a contiguous one."""
+    """True if a primitive writes this view as fast as a contiguous one."""
     rule = lookup(node.op_type).strided_output
     fits = view.contiguous or (rule is not None and rule(view))
     return fits and (target.kind != "cuda" or _runs_on_gpu(node, target, {}, {index: view}))
@@ -66,7 +66,7 @@ def accepts_output(node: ir.Node, view: View, target: Target, index: int = 0) ->
 def _runs_on_gpu(
     node: ir.Node, target: Target, inputs: Mapping[int, View], outputs: Mapping[int, View]
 ) -> bool:
-    """Whether a library takes these views, which begin at addresses that it can read vectors from."""
+    """True if a library accepts these views and their addresses are aligned for vector loads."""
     views = (*inputs.values(), *outputs.values())
     if any(v.offset * numpy_dtype(v.dtype).itemsize % _GPU_ALIGNMENT for v in views):
         return False

@@ -13,7 +13,7 @@ __all__ = ["implementation_of", "precision_attrs", "unknown_names"]
 
 
 def precision_attrs(node: ir.Node, options: CompileOptions) -> dict[str, bool]:
-    """The attribute of a product that must not be computed by an algorithm with larger errors."""
+    """The attribute that keeps a product from algorithms with larger errors."""
     precise = (
         lookup(node.op_type).algorithm_names and implementation_of(node, options) is Implementation.PRECISE
     )
@@ -21,7 +21,7 @@ def precision_attrs(node: ir.Node, options: CompileOptions) -> dict[str, bool]:
 
 
 def implementation_of(node: ir.Node, options: CompileOptions) -> Implementation:
-    """The choice for a node: its own by name, by origin, by operator, else the model's."""
+    """The implementation chosen for a node: by name, by origin or by operator, else the model's."""
     for key in _keys(node) if options.op_implementation else ():
         if key in options.op_implementation:
             return options.op_implementation[key]
@@ -29,7 +29,7 @@ def implementation_of(node: ir.Node, options: CompileOptions) -> Implementation:
 
 
 def unknown_names(graph: ir.Graph, options: CompileOptions) -> list[str]:
-    """Names that an implementation was chosen for and that no product of the graph has."""
+    """Names that an implementation was chosen for but that no product of the graph has."""
     return sorted(options.op_implementation.keys() - _names(graph)) if options.op_implementation else []
 
 

@@ -25,7 +25,7 @@ _ON_HOST = "it runs on the host, between copies from and to the GPU"
 
 @dataclass(frozen=True)
 class EngineRule:
-    """An engine's claim: `refuse` says why it does not take a node, "" when it does; `accept` why it does."""
+    """An engine's claim: `refuse` gives the reason against a node, "" if there is none; `accept` the reason for it."""
 
     engine: Engine
     refuse: Callable[[type[Operator], NodeView, Target], str]
@@ -34,7 +34,7 @@ class EngineRule:
 
 
 def _refuse_custom(engine: Engine) -> Callable[[type[Operator], NodeView, Target], str]:
-    """The claim of a custom operator's implementation for one engine."""
+    """The claim of a custom operator's implementation on one engine."""
 
     def refuse(operator: type[Operator], op: NodeView, target: Target) -> str:
         if not is_custom(operator):
@@ -78,9 +78,9 @@ ENGINES: tuple[EngineRule, ...] = (
 
 
 def place(graph: ir.Graph, target: Target) -> None:
-    """Give every node of a graph and of its nested graphs an engine and a reason.
+    """Assign an engine and a reason to every node of a graph and of its nested graphs.
 
-    Raises UnsupportedOperatorsError with all nodes that no engine takes.
+    Raises UnsupportedOperatorsError with all nodes that no engine accepts.
     """
     refused: dict[str, list[tuple[str, str]]] = {}
     _place(graph, target, refused)
@@ -107,7 +107,7 @@ def _place(graph: ir.Graph, target: Target, refused: dict[str, list[tuple[str, s
 
 
 def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
-    """The engine of a node and the reason; None with all reasons against when no engine takes it."""
+    """The engine of a node and the reason; None with all reasons against it if no engine accepts it."""
     operator = lookup(node.op_type)
     view = NodeView.of(node)
     custom = is_custom(operator)
@@ -122,9 +122,7 @@ def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
                 own = not custom and runs_ai_cpu(operator.aicpu, view.inputs)
                 reasons = [_ON_GPU, *against] if own else [*reasons, _ON_HOST]
             return rule.engine, "; ".join([reason for reason in reasons if reason])
-        if rule.engine in (
-            refusals(operator, view) if custom else {operator.engine}
-        ):  # the engines to expect
+        if rule.engine in (refusals(operator, view) if custom else {operator.engine}):  # the expected engines
             against.append(f"not on {rule.engine.value}: {why_not}")
     if target.kind == "cuda" and not refuse_aicore(operator, view, fallback()):
         return Engine.AI_CORE, "; ".join([*against, _ON_HOST])
@@ -132,7 +130,7 @@ def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
 
 
 def _origin_words(operator: type[Operator], node: ir.Node, rule: EngineRule) -> list[str]:
-    """Why this implementation, and why not others of the same type."""
+    """Why this implementation was chosen, and why others of the same type were not."""
     if not rule.custom:
         return [rule.accept, facts.passed_over(node)]
     others = [o for o in candidates(node.op_type) if o is not operator]

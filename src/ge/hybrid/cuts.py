@@ -1,10 +1,10 @@
 """Cuts a model into stages: nodes that can run with the values known so far, and nodes that need their results.
 
-1. A stage takes every node whose sizes follow from the known values' shapes; operators whose result sizes depend on
-   data may end it.
-2. What reads such a result, or needs a computed value to know its own sizes, waits for the next stage, in which that
-   result is a known value.
-3. A known value that decides sizes by its elements is a constant of its stage; only small integers are taken for that.
+1. A stage contains every node whose sizes follow from the shapes of the known values; operators with data-dependent
+   result sizes may end it.
+2. Nodes that read such a result, or need a computed value to know their own sizes, wait for the next stage, in which
+   that result is a known value.
+3. A known value whose elements determine sizes is a constant of its stage; only small integer tensors qualify.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Remainder(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """Equal for the same nodes with the same values known."""
+        """Equal for the same nodes with the same known values."""
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The known values that the nodes read."""
 
     def prepare(self, values: dict[str, Any]) -> None:
-        """Run what the host runs first (text, tables); its results are added to `values`."""
+        """Run what the host runs first (text, tables), and add its results to `values`."""
 
     def cut(self, values: Mapping[str, Any]) -> Cut:
-        """The stage for values of these shapes."""
+        """Cut off the stage for values of these shapes."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Cut:
 
     graph: ir.Graph
     inputs: tuple[str, ...]  # known values in the order of the graph's inputs
-    outputs: tuple[str, ...]  # the names of what it gives
-    deciding: frozenset[str]  # known values that are constants of it
-    rest: Remainder | None  # None where every output of the model is known afterwards
+    outputs: tuple[str, ...]  # the names of its results
+    deciding: frozenset[str]  # known values that are constants of the stage
+    rest: Remainder | None  # None if every output of the model is known afterwards
 
 
 def inputs_behind(values: Iterable[ir.Value], names: Container[str]) -> set[str]:
-    """The graph inputs of these names that values are computed from."""
+    """The named graph inputs that values are computed from."""
     found: set[str] = set()
     todo, seen = list(values), set()
     while todo:
@@ -67,7 +67,7 @@ def inputs_behind(values: Iterable[ir.Value], names: Container[str]) -> set[str]
 
 
 def decides(array: Any) -> bool:
-    """Whether a known value may be a constant of a stage.
+    """True if a known value may be a constant of a stage.
 
     >>> decides(np.array([3, 4])), decides(np.zeros(3, np.float32)), decides(np.arange(1000))
     (True, False, False)
@@ -77,18 +77,18 @@ def decides(array: Any) -> bool:
 
 @dataclass(frozen=True)
 class Halves:
-    """A graph as two: the second reads inputs of the graph and results of the first."""
+    """A graph cut in two: the second half reads inputs of the graph and results of the first."""
 
     first: ir.Graph
     second: ir.Graph
-    passed: tuple[int, ...]  # which results of the first the second reads, after the inputs of the graph
+    passed: tuple[int, ...]  # results of the first half that the second reads, after the graph's inputs
     outputs: tuple[
         tuple[bool, int], ...
-    ]  # of the graph: whether the second half gives it, and its place there
+    ]  # of the graph: whether the second half computes it, and its index there
 
 
 def halves(graph: ir.Graph, is_first: Callable[[ir.Node], bool]) -> Halves:
-    """Divide a graph after some of its nodes; what they depend on comes first, too."""
+    """Cut a graph after some of its nodes; their dependencies are in the first half, too."""
     early: set[ir.Node] = set()
     for node in reversed(graph):
         if is_first(node) or any(user in early for v in node.outputs for user, _ in v.uses()):
@@ -104,7 +104,7 @@ def halves(graph: ir.Graph, is_first: Callable[[ir.Node], bool]) -> Halves:
 
 
 def _restricted(graph: ir.Graph, known: list[ir.Value], results: list[ir.Value]) -> ir.Graph:
-    """A copy that gives some values of a graph; `known` ones are inputs of it, after the graph's own."""
+    """A copy of a graph with some values as results; `known` values are additional inputs after the graph's own."""
     copy = graph.clone()
     same = {v: w for a, b in zip(graph, copy, strict=True) for v, w in zip(a.outputs, b.outputs, strict=True)}
     copy.outputs.clear()

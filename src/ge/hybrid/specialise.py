@@ -1,12 +1,12 @@
-"""Specialisation: programs of one graph for the signatures (sizes, choices, values) that it is called with.
+"""Specialisation: compiles programs of one graph for the signatures (sizes, choices, values) it is called with.
 
-1. A signature has one program, made at its first call by one thread.
-2. At most `most` programs are kept; the oldest is dropped first. Of programs that `weigh` more than `MOST_BYTES` in all
-   only the last two are.
-3. Where the graph has a form for any sizes too, a signature gets a program of its own once it has come `HOT_CALLS`
-   times. Each program beyond the first `free` ones doubles that number.
-4. Parameters are constants of a program until one of them changes. Then they are inputs, until they have rested for as
-   many calls as `Patience` says; every change doubles it.
+1. A signature has one program, created at its first call by one thread.
+2. At most `most` programs are kept; the oldest is dropped first. If programs `weigh` more than `MOST_BYTES` in total,
+   only the last two are kept.
+3. If the graph also has a dynamic-shape form, a signature gets its own program after `HOT_CALLS` calls. Each program
+   beyond the first `free` ones doubles that number.
+4. Parameters are constants of a program until one of them changes. Then they are inputs, until they have been unchanged
+   for as many calls as `Patience` says; every change doubles that number.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Specialiser(Generic[K, P]):
         self.lock = threading.RLock()
         self._programs: dict[K, P] = {}
         self._calls: dict[K, int] = {}  # of signatures without a program
-        self.find = self._programs.get  # the program of a signature, None before it is made; takes no lock
+        self.find = self._programs.get  # the program of a signature, None before it is created; takes no lock
 
     def program(self, key: K, make: Callable[[], P]) -> P:
-        """The program of a signature, made the first time."""
+        """The program of a signature, created at the first call."""
         with self.lock:
             if key not in self._programs:
                 self.made += 1
@@ -54,11 +54,11 @@ class Specialiser(Generic[K, P]):
             return self._programs[key]
 
     def _too_heavy(self, made: P) -> bool:
-        """Whether a new program and more than one other take too much memory."""
+        """True if a new program and more than one other would take too much memory."""
         return len(self._programs) > 1 and sum(map(self.weigh, [made, *self._programs.values()])) > MOST_BYTES
 
     def is_hot(self, key: K) -> bool:
-        """Whether a signature has come often enough to be worth a program of its own; counts this call."""
+        """Count this call; True if the signature has been called often enough for its own program."""
         with self.lock:
             calls = self._calls.pop(key, 0) + 1
             if calls > HOT_CALLS << max(self.made - self.free, 0):
@@ -75,7 +75,7 @@ class Specialiser(Generic[K, P]):
                 del self._programs[key]
 
     def values(self) -> list[P]:
-        """The programs that are kept."""
+        """The cached programs."""
         return list(self._programs.values())
 
     def __iter__(self) -> Iterator[K]:
@@ -86,7 +86,7 @@ class Specialiser(Generic[K, P]):
 
 
 class Patience(Generic[K]):
-    """For how many calls parameters must rest, by signature.
+    """The number of calls for which parameters must be unchanged, by signature.
 
     >>> patience = Patience[str](first=16)
     >>> [patience.lengthen(key) for key in ("a", "a", "b")]

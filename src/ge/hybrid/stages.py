@@ -1,6 +1,6 @@
 """Assigns graph nodes to stages that host and device run alternately.
 
-1. The side of a stage is its number modulo the number of sides; all nodes of a stage of the device can be one part.
+1. The side of a stage is its number modulo the number of sides; all nodes of a device stage can be one part.
 2. A node's stage is at least that of every node it waits for, so parts and host calls run in the order of stages.
 3. A node's stage is the earliest that rules 1 and 2 allow; so no other assignment has fewer stages.
 """
@@ -25,10 +25,10 @@ def assign_stages(
     floor: Mapping[N, int] | None = None,
     alone: int | None = None,
 ) -> dict[N, int]:
-    """The stage of each node; `nodes` come in an order in which they can run.
+    """The stage of each node; `nodes` are in topological order.
 
-    `before` gives what a node waits for (others than `nodes` do not count), `floor` stages that nodes may not precede.
-    Nodes of the side `alone` have a stage each.
+    `before` gives the dependencies of a node (those outside `nodes` do not count), `floor` the earliest stages of
+    nodes. Nodes of the side `alone` get one stage each.
 
     >>> assign_stages("abc", lambda n: {"b": "a", "c": "b"}.get(n, ""), lambda n: int(n != "b"))
     {'a': 1, 'b': 2, 'c': 3}
@@ -52,10 +52,10 @@ def assign_stages(
 def assign_levels(
     nodes: Iterable[N], before: Callable[[N], Iterable[N]], side: Callable[[N], int]
 ) -> dict[N, int]:
-    """The level of each node where all sides run at the same time; `nodes` come in an order in which they can run.
+    """The level of each node if all sides run concurrently; `nodes` are in topological order.
 
-    A node's level is at least that of every node of its side that it waits for, and above that of every node of
-    another side: nothing in a level waits for another side in the same level.
+    A node's level is at least that of every dependency on its own side, and above that of every dependency on another
+    side: nothing in a level waits for another side in the same level.
 
     >>> assign_levels(["a0", "a1", "sum0"], lambda n: ["a0", "a1"] if n == "sum0" else [], lambda n: int(n[-1]))
     {'a0': 0, 'a1': 0, 'sum0': 1}
@@ -69,7 +69,7 @@ def assign_levels(
 
 
 class Groups(Generic[N]):
-    """Nodes that must be on one side, by union and find.
+    """Nodes that must be on one side, as a union-find structure.
 
     >>> groups = Groups[str]()
     >>> groups.join("a", "b")
@@ -81,7 +81,7 @@ class Groups(Generic[N]):
         self._parent: dict[N, N] = {}
 
     def find(self, node: N) -> N:
-        """The node that stands for a group."""
+        """The representative of a node's group."""
         root = node
         while self._parent.get(root, root) != root:
             root = self._parent[root]
@@ -90,22 +90,22 @@ class Groups(Generic[N]):
         return root
 
     def join(self, first: N, second: N) -> None:
-        """Make one group of two."""
+        """Merge two groups."""
         self._parent[self.find(first)] = self.find(second)
 
     def joined(self) -> list[tuple[N, ...]]:
-        """The groups of nodes that were joined."""
+        """The groups of more than one node."""
         return list(self.members({*self._parent, *self._parent.values()}).values())
 
     def members(self, nodes: Iterable[N]) -> dict[N, tuple[N, ...]]:
-        """The groups that some nodes form, by the node that stands for each; groups of one included."""
+        """The groups that some nodes form, by representative; including groups of one."""
         found: dict[N, list[N]] = defaultdict(list)
         for node in nodes:
             found[self.find(node)].append(node)
         return {root: tuple(members) for root, members in found.items()}
 
     def join_cycles(self, nodes: Iterable[N], before: Callable[[N], Iterable[N]]) -> None:
-        """Make one group of groups that wait for one another, and of what is between them: no stage fits them apart.
+        """Merge groups that depend on each other, and the nodes between them: no stages can separate them.
 
         >>> groups = Groups[str]()
         >>> groups.join("in", "out")
@@ -133,7 +133,7 @@ class Groups(Generic[N]):
 
 
 def follow(groups: Iterable[Sequence[N]], reasons: dict[N, str], why: str) -> None:
-    """Add the nodes that belong together with one of the host to `reasons`."""
+    """Add the nodes that are grouped with a host node to `reasons`."""
     for group in groups:
         blamed = next((node for node in group if node in reasons), None)
         if blamed is not None:
@@ -142,7 +142,7 @@ def follow(groups: Iterable[Sequence[N]], reasons: dict[N, str], why: str) -> No
 
 
 def in_order(nodes: Iterable[N], before: Callable[[N], Iterable[N]]) -> list[N]:
-    """Nodes with what they wait for, dependencies first; within a cycle in any order."""
+    """Nodes with their dependencies in topological order; within a cycle in any order."""
     done: dict[N, bool] = {}
     order: list[N] = []
     for root in nodes:

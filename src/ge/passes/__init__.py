@@ -1,4 +1,4 @@
-"""The pipeline: named stages of named passes, in the order in which a graph goes through them."""
+"""The pass pipeline: named stages of named passes, in execution order."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ _BUILD_SWITCHES = (
     "strided_views",
     "vector_fusion",
     "in_place",
-)  # of the stages after the passes
+)  # switches of the build stages that follow the passes
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes that run together, once or until none changes anything."""
+    """Passes that run together, once or to a fixpoint."""
 
     name: str
     passes: Sequence[Pass]
@@ -117,7 +117,7 @@ STAGES: tuple[Stage, ...] = (
 
 
 def optimize(graph: ir.Graph, options: CompileOptions, name: str = "") -> None:
-    """Take a graph through all stages, in place; each can be dumped."""
+    """Run all stages on a graph, in place; the graph after each stage can be dumped."""
     history = History()
     for stage in STAGES:
         start, nodes = time.perf_counter(), len(graph)
@@ -131,22 +131,22 @@ def optimize(graph: ir.Graph, options: CompileOptions, name: str = "") -> None:
 
 
 def pass_names() -> list[str]:
-    """The names by which passes can be switched off."""
+    """The names of passes that can be disabled."""
     return list(dict.fromkeys(p.name for stage in STAGES for p in stage.passes))
 
 
 def switch_names() -> list[str]:
-    """All names that can be switched off: passes, and what the build does beyond them."""
+    """All names that can be disabled: passes, and the optimisations of the build stages."""
     return [*pass_names(), *_BUILD_SWITCHES]
 
 
 def fusion_names() -> frozenset[str]:
-    """The switches that only make few operators of many."""
+    """The switches that only control fusion."""
     return frozenset(name for name in switch_names() if "fus" in name or name.startswith("merge_matmuls"))
 
 
 def switched_off(names: frozenset[str]) -> frozenset[str]:
-    """The names to switch off, with ALL replaced by the fusions that are not named themselves ("+name" is on).
+    """The names to disable, with ALL expanded to every fusion that is not named itself ("+name" keeps it enabled).
 
     >>> "fuse_gelu" in switched_off(frozenset({"ALL", "+fuse_gelu"}))
     False

@@ -1,4 +1,4 @@
-"""What a pass is, and how a list of them runs: named, switchable, each reporting whether it changed anything."""
+"""The pass interface and pass manager: passes are named, can be disabled, and report whether they changed anything."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Pass:
     visits_nested: ClassVar[bool] = True
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
-        """Transform the graph in place; True when anything changed."""
+        """Transform the graph in place; return True if anything changed."""
         raise NotImplementedError
 
     def apply(
         self, graph: ir.Graph, options: CompileOptions, nested: Sequence[ir.Graph] | None = None
     ) -> bool:
-        """Run on nested graphs (found here unless given), then on the graph itself."""
+        """Run on nested graphs (collected here if `nested` is None), then on the graph itself."""
         if self.name in options.disabled_passes:
             return False
         changed = False
@@ -44,26 +44,26 @@ class Pass:
 
 
 class History:
-    """What the passes over one graph have found: a pass that changed nothing need not run until another one does."""
+    """The passes run on one graph: a pass that changed nothing is skipped until another pass changes the graph."""
 
     def __init__(self) -> None:
         self._changes = 0
-        self._idle: dict[Pass, int] = {}  # pass -> changes so far when it had nothing to do
+        self._idle: dict[Pass, int] = {}  # pass -> number of changes so far when it last changed nothing
         self._nested: tuple[int, list[ir.Graph]] = (-1, [])
 
     def has_work(self, item: Pass) -> bool:
-        """Whether the graph has changed since the pass had nothing to do."""
+        """True if the graph has changed since the pass last changed nothing."""
         return self._idle.get(item) != self._changes
 
     def ran(self, item: Pass, changed: bool) -> None:
-        """Remember a run."""
+        """Record a run."""
         if changed:
             self._changes += 1
         else:
             self._idle[item] = self._changes
 
     def nested(self, graph: ir.Graph) -> list[ir.Graph]:
-        """The graphs in a graph's nodes."""
+        """The graphs nested in a graph's nodes."""
         if self._nested[0] != self._changes:
             self._nested = self._changes, subgraphs_of(graph)
         return self._nested[1]
@@ -72,7 +72,7 @@ class History:
 def run_passes(
     graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions, history: History | None = None
 ) -> bool:
-    """Run each pass that has something to do once, in order; `history` is that of the graph."""
+    """Run each pass that has work to do once, in order; `history` is the history of the graph."""
     history = history if history is not None else History()
     anything = False
     for item in passes:
@@ -89,7 +89,7 @@ def run_passes(
 def to_fixpoint(
     graph: ir.Graph, passes: Sequence[Pass], options: CompileOptions, history: History | None = None
 ) -> None:
-    """Run the passes again and again until none changes anything (bounded)."""
+    """Run the passes until none changes anything (bounded)."""
     history = history if history is not None else History()
     for _ in range(FIXPOINT_LIMIT):
         if not run_passes(graph, passes, options, history):

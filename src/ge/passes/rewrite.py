@@ -1,4 +1,4 @@
-"""Rewriting graphs by rules: a rule looks at one node, returns early when it does not apply, ends in a replacement."""
+"""Rule-based graph rewriting: a rule matches one node, returns early if it does not apply, ends in one replacement."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ __all__ = [
     "sole_consumer",
 ]
 
-_REWRITES_PER_NODE = 16  # a bound against rules that undo one another
+_REWRITES_PER_NODE = 16  # bounds rules that undo each other
 
 
 class Rewriter(GraphBuilder):
-    """Builds what stands in for a node: new nodes are put before it and keep the names of the nodes they stand for."""
+    """Builds the replacement of a node: inserts new nodes before it, with the origins of the nodes they replace."""
 
     _origin: tuple[str, ...]
 
     def __init__(self, graph: ir.Graph, node: ir.Node, options: CompileOptions | None = None) -> None:
-        self._behind: list[ir.Node] = []  # whose names are not yet among the origins: most rules make nothing
+        self._behind: list[ir.Node] = []  # nodes whose origins are not added yet: most rules create nothing
         super().__init__(graph=graph, before=node, target=None if options is None else options.target)
         self.options = options or CompileOptions()
         self.created: list[ir.Node] = []
@@ -50,12 +50,12 @@ class Rewriter(GraphBuilder):
         self.stands_for(node)
 
     def stands_for(self, *nodes: ir.Node | None) -> None:
-        """New nodes also stand for these."""
+        """Add these nodes to the origins of new nodes."""
         self._behind += [node for node in nodes if node is not None]
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """The names that new nodes get."""
+        """The origins of new nodes."""
         if self._behind:
             names = dict.fromkeys(self._origin)
             for node in self._behind:
@@ -72,7 +72,7 @@ class Rewriter(GraphBuilder):
         self._origin = names
 
     def op_like(self, node: ir.Node, inputs: Sequence[Any], **changes: Any) -> Any:
-        """The same operator on other inputs, with some attributes changed."""
+        """Create the same operator on other inputs, with some attributes changed."""
         given = {name: attr.value for name, attr in node.attributes.items()}
         results = self.ops(node.op_type, inputs, **{**given, **changes})
         return results[0] if len(results) == 1 else results
@@ -102,12 +102,12 @@ Rules = Mapping[str, Sequence[Rule]]
 
 
 class RewritePass(Pass):
-    """A pass made of rules, each tried on the nodes of some operator types until none applies any more."""
+    """A pass made of rules; each rule is tried on the nodes of its operator types until no rule applies."""
 
     rules: ClassVar[Rules] = {}
 
     def rules_of(self, node: ir.Node) -> Sequence[Rule]:
-        """The rules that are tried on a node, in order."""
+        """The rules to try on a node, in order."""
         return self.rules.get(node.op_type, ())
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
@@ -132,10 +132,10 @@ class RewritePass(Pass):
         return changed
 
     def _rewrite(self, graph: ir.Graph, node: ir.Node, options: CompileOptions) -> list[ir.Node] | None:
-        """Apply the first fitting rule; the nodes worth another look, None when nothing applied."""
+        """Apply the first matching rule; return the nodes to visit again, None if no rule applied."""
         rewriter = Rewriter(graph, node, options)
         for rule in self.rules_of(node):
-            if rewriter.created:  # by a rule that looked further and then did not apply
+            if rewriter.created:  # by a rule that created nodes and then did not apply
                 remove_dead(graph, rewriter.created)
                 rewriter = Rewriter(graph, node, options)
             result = rule(rewriter, node)
@@ -151,7 +151,7 @@ class RewritePass(Pass):
 
 
 def replace_node(graph: ir.Graph, node: ir.Node, values: Sequence[ir.Value]) -> None:
-    """Let values stand in for a node's outputs and remove what is no longer needed. Graph outputs keep their names."""
+    """Replace a node's outputs by values and remove dead nodes. Graph outputs keep their names."""
     for old, new in zip(node.outputs, values, strict=True):
         if old is new:
             continue
@@ -170,7 +170,7 @@ def _identity(graph: ir.Graph, before: ir.Node, value: ir.Value) -> ir.Value:
 
 
 def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Remove nodes whose outputs are unused, then their producers likewise."""
+    """Remove nodes whose outputs are unused, then their producers if these become unused."""
     stack = list(nodes)
     while stack:
         node = stack.pop()
@@ -181,33 +181,33 @@ def remove_dead(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
         stack.extend(s for s in sources if s is not None)
 
 
-# -- looking at graphs -----------------------------------------------------------------------------------------
+# -- matching graphs -------------------------------------------------------------------------------------------
 
 
 def attrs_of(node: ir.Node) -> Mapping[str, Any]:
-    """A node's attributes with defaults filled in."""
+    """A node's attributes, including defaults."""
     return NodeView.of(node).attrs
 
 
 def producer(value: ir.Value | None, *types: str) -> ir.Node | None:
-    """The node that makes a value when it is of one of the types."""
+    """The producer of a value if it is of one of the types."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type in types else None
 
 
 def product_of(value: ir.Value | None) -> ir.Node | None:
-    """The product or convolution that makes a value, if one that takes epilogues does."""
+    """The product or convolution that produces a value, if its operator takes epilogues."""
     node = None if value is None else value.producer()
     return node if node is not None and lookup(node.op_type).takes_epilogues else None
 
 
 def only_use(value: ir.Value) -> bool:
-    """Whether exactly one input of one node reads the value, and no caller does."""
+    """True if exactly one input of one node reads the value and it is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
 def sole_consumer(value: ir.Value, *types: str) -> ir.Node | None:
-    """The only node that reads a value, when it is of one of the types."""
+    """The only consumer of a value, if it is of one of the types."""
     if not only_use(value):
         return None
     node = value.uses()[0].node  # type: ignore[index]
@@ -215,7 +215,7 @@ def sole_consumer(value: ir.Value, *types: str) -> ir.Node | None:
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The number held by a constant whose elements are all equal, else None."""
+    """The number if a value is a constant whose elements are all equal, else None."""
     array = constant_of(value)
     if array is None or array.size == 0:
         return None

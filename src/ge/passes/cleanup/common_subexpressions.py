@@ -1,4 +1,4 @@
-"""Common subexpressions: equal computations are done once."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SMALL = 64  # bytes; constants up to this size are compared by content
 
 
 class CommonSubexpressions(Pass):
-    """Merge nodes that compute the same.
+    """Merge nodes that compute the same values.
 
     1. Nodes of one type with the same inputs and attributes become one.
     2. Equal small constants count as the same input; large ones only when they are the same tensor.
-    3. Operators with fresh results (random numbers) and nodes with nested graphs are not merged.
-    4. A node that gives an output of the graph is kept when its twin gives one too.
+    3. Operators with nondeterministic results (random numbers) and nodes with nested graphs are not merged.
+    4. A node that produces an output of the graph is kept if its duplicate produces one too.
     """
 
     name = "common_subexpressions"

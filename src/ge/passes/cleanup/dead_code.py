@@ -1,4 +1,4 @@
-"""Dead code: nodes and constants that no output needs."""
+"""Dead code elimination."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["DeadCode"]
 
 
 class DeadCode(Pass):
-    """Remove what does not reach an output.
+    """Remove nodes and constants that no output depends on.
 
-    1. A node none of whose outputs is read or returned is removed, and so on upwards.
+    1. A node none of whose outputs is read or returned is removed, then its producers likewise.
     2. A constant that no node reads is removed.
-    3. Inputs and outputs of the graph stay, read or not.
+    3. Inputs and outputs of the graph stay, whether they are read or not.
     """
 
     name = "dead_code"

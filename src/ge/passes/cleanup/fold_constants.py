@@ -1,4 +1,4 @@
-"""Constant folding: nodes whose inputs are all known are computed at compile time."""
+"""Constant folding: evaluates nodes whose inputs are all constant at compile time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["FoldConstants"]
 
 
 class FoldConstants(Pass):
-    """Compute what does not depend on the model's inputs.
+    """Evaluate nodes that do not depend on the model's inputs.
 
     1. A node all of whose inputs are constants is replaced by constants.
-    2. Operators with effects or fresh results (random numbers) are never folded.
-    3. Results larger than the builder's limit are left to run time.
+    2. Operators with side effects or nondeterministic results (random numbers) are never folded.
+    3. Results larger than the builder's limit are computed at run time.
     """
 
     name = "fold_constants"

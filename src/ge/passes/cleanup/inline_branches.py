@@ -1,4 +1,4 @@
-"""Branches and loops that are decided at compile time."""
+"""Resolves branches and loops whose conditions are known at compile time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["InlineBranches", "inline"]
 
 
 def inline(r: Rewriter, graph: ir.Graph, inputs: Sequence[ir.Value]) -> list[ir.Value]:
-    """Repeat a closed graph's nodes at the rewriter's place, reading other values; its outputs there."""
+    """Inline a closed graph before the rewriter's node with other inputs; return its outputs."""
     here: dict[ir.Value, ir.Value] = dict(zip(graph.inputs, inputs, strict=True))
 
     def value(inner: ir.Value | None) -> ir.Value | None:
@@ -64,7 +64,7 @@ def _short_loop(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
 
 
 def _start(node: ir.Node) -> bool | None:
-    """The condition before the first turn: True when there is none, None when it is computed."""
+    """The condition before the first iteration: True if there is none, None if it is computed."""
     if len(node.inputs) < 2 or node.inputs[1] is None:
         return True
     known = scalar(node.inputs[1])
@@ -72,11 +72,11 @@ def _start(node: ir.Node) -> bool | None:
 
 
 class InlineBranches(RewritePass):
-    """Decide control flow at compile time.
+    """Resolve control flow at compile time.
 
-    1. An If whose condition is constant is replaced by the branch it takes.
-    2. A Loop that never turns is replaced by its initial states (not when it collects results).
-    3. A Loop that turns exactly once is replaced by its body.
+    1. An If whose condition is constant is replaced by the taken branch.
+    2. A Loop with no iterations is replaced by its initial states (unless it has scan outputs).
+    3. A Loop with exactly one iteration is replaced by its body.
     """
 
     name = "inline_branches"

@@ -1,4 +1,4 @@
-"""Movements in a row become one: reshapes, transposes, casts, slices and concatenations."""
+"""Merges consecutive data movements: reshapes, transposes, casts, slices and concatenations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
 def holds_exactly(narrow: str, wide: str) -> bool:
-    """Whether every value of one element type is a value of another.
+    """True if every value of one element type is representable in another.
 
     >>> holds_exactly("bfloat16", "float32"), holds_exactly("int32", "float32")
     (True, False)
@@ -78,7 +78,7 @@ def _reverse_of_reverse(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _transpose_of_units(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Moving only axes of one element changes the shape, not the data."""
+    """A transpose that moves only axes of one element is a reshape."""
     source = node.inputs[0]
     assert source is not None
     shape = desc_of(source).shape
@@ -120,7 +120,7 @@ def _slice_of_slice(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _slice_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A slice within one part of a concatenation reads that part."""
+    """A slice that lies within one operand of a concatenation reads that operand."""
     inner = producer(node.inputs[0], "Concat")
     if inner is None or not all(s > 0 for s in _steps(node)):
         return None
@@ -153,7 +153,7 @@ def _concat_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _concat_of_split(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Pieces put together again in their order are the whole."""
+    """A concatenation of all pieces of a split, in order, is the split's input."""
     inner = producer(node.inputs[0], "Split")
     if inner is None or list(node.inputs) != list(inner.outputs):
         return None
@@ -162,7 +162,7 @@ def _concat_of_split(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _gather_of_a_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Constant indices that go up (or down) evenly are a slice."""
+    """A gather by evenly spaced constant indices is a slice."""
     source, indices = node.inputs[0], constant_of(node.inputs[1])
     attrs = attrs_of(node)
     if source is None or indices is None or attrs["batch_dims"] or not indices.size:
@@ -185,7 +185,7 @@ def _gather_of_a_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """An operand broadcast ahead of an operator that broadcasts by itself."""
+    """Remove the broadcast of an operand if the operator that reads it broadcasts by itself."""
     target = desc_of(node.outputs[0]).shape
     values: list[ir.Value | None] = []
     for value in node.inputs:
@@ -205,7 +205,7 @@ def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _late_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Arithmetic of one operand, which is broadcast, and of numbers: before the broadcast it is less work."""
+    """Move a broadcast behind arithmetic on one operand and scalars, which then runs on fewer elements."""
     source = producer(node.inputs[0], "BroadcastTo")
     if source is None or any(v is None or desc_of(v).rank for v in node.inputs[1:]):
         return None
@@ -214,18 +214,18 @@ def _late_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class MergeMovements(RewritePass):
-    """Merge movements that follow one another.
+    """Merge consecutive movements.
 
     1. Reshape of Reshape is one Reshape; Transpose of Transpose one Transpose; Reverse of Reverse one Reverse or none.
     2. A Transpose that moves only axes of one element is a Reshape.
-    3. Cast of Cast is one Cast when the middle type holds every value of the first.
+    3. Cast of Cast is one Cast if the middle type represents every value of the first.
     4. Slice of Slice is one Slice; a Slice within one part of a Concat reads that part. Negative steps are not merged.
     5. Concat of Concat along the same axis is one Concat, when the inner one has no other reader.
     6. Concat of all pieces of a Split, in order, is the Split's input.
     7. Gather by constant, evenly spaced indices is a Slice.
-    8. BroadcastTo before an operator that broadcasts (its dataflow is `Aligned`) goes, when another operand has the
-       full shape.
-    9. BroadcastTo before a Cast, or before arithmetic with a number, comes after it.
+    8. BroadcastTo before an operator that broadcasts (its dataflow is `Aligned`) goes, if another operand has the full
+       shape.
+    9. BroadcastTo before a Cast, or before arithmetic with a scalar, moves behind it.
     """
 
     name = "merge_movements"

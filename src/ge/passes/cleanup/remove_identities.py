@@ -1,4 +1,4 @@
-"""Identities: nodes that return their input unchanged."""
+"""Removes nodes that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def _of_ones(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class RemoveIdentities(RewritePass):
-    """Remove nodes that change nothing.
+    """Remove identity operations.
 
     1. Identity goes, except between an input (or constant, or another output) and an output of the graph.
-    2. Reshape, BroadcastTo, Pad and Tile that give their input's own shape go.
-    3. Transpose in the given order goes.
-    4. Slice of everything goes (not when it reverses an axis).
+    2. Reshape, BroadcastTo, Pad and Tile whose result has the shape of their input go.
+    3. Transpose with the identity permutation goes.
+    4. Slice of the whole tensor goes (unless it reverses an axis).
     5. Concat of one tensor and Split into one piece go.
-    6. Cast to the type its input has goes.
+    6. Cast to the type of its input goes.
     7. A reduction (its operator `nests`) over axes of one element is a Reshape.
     """
 

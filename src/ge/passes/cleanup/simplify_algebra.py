@@ -1,4 +1,4 @@
-"""Algebra: operations with neutral elements, inverses of one another, or a cheaper equal form."""
+"""Algebraic simplification: neutral elements, inverse operations, and cheaper equivalent forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_DEPTH = 6
 
 
 def _unchanged(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
-    """The value, when it has the description of the node's result (no broadcasting is lost)."""
+    """The value, if it has the shape and type of the node's result (no broadcast is lost)."""
     assert value is not None
     return value if desc_of(value) == desc_of(node.outputs[0]) else None
 
@@ -100,7 +100,7 @@ def _squared_difference(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def non_negative(value: ir.Value | None, depth: int = _MAX_DEPTH) -> bool:
-    """Whether a value is known to have no negative element."""
+    """True if a value is known to have no negative elements."""
     if value is None or depth == 0:
         return False
     constant = constant_of(value)
@@ -143,7 +143,7 @@ def _undone_by(type_: str) -> Rule:
 
 
 def _again(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Doing it twice is doing it once."""
+    """Simplify f(f(x)) to f(x) for an idempotent f."""
     return node.inputs[0] if producer(node.inputs[0], node.op_type) is not None else None
 
 
@@ -156,7 +156,7 @@ def _reciprocal_of_root(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _bound(type_: str) -> Rule:
-    """Maximum or Minimum with one number is a Clip."""
+    """Maximum or Minimum with a scalar is a Clip."""
 
     def rule(r: Rewriter, node: ir.Node) -> ir.Value | None:
         number = scalar(node.inputs[1])
@@ -194,7 +194,7 @@ Bounds = tuple[float | None, float | None]
 
 
 def _intersection(first: Bounds, second: Bounds) -> Bounds | None:
-    """The bounds of clipping twice, None when the intervals do not meet (the result would be one number)."""
+    """The bounds of two Clips in sequence, None if the intervals are disjoint (the result would be constant)."""
     low = _pick(max, first[0], second[0])
     high = _pick(min, first[1], second[1])
     return None if low is not None and high is not None and low > high else (low, high)
@@ -221,19 +221,19 @@ def _select_known(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class SimplifyAlgebra(RewritePass):
-    """Rewrite arithmetic into equal and simpler arithmetic.
+    """Rewrite arithmetic into simpler, equivalent arithmetic.
 
     1. A constant operand of Add, Mul, Maximum or Minimum comes second; x - c is x + (-c).
     2. x + 0, x - 0, x * 1, x / 1 and x ** 1 are x (where no broadcasting is lost; -0 + 0 counts as -0).
     3. x + (-y) is x - y and x - (-y) is x + y.
     4. Division by powers of two is multiplication (exact); 1 / x is Reciprocal; 1 / sqrt(x) is Rsqrt.
     5. x * x, x ** 2 and squared differences are Square; x ** 3, x ** -1 are products and Reciprocal; x ** ±0.5 is a
-       root only of what is known to be non-negative.
-    6. (x * c) * k is x * (c * k) for a number k.
+       root only if x is known to be non-negative.
+    6. (x * c) * k is x * (c * k) for a scalar k.
     7. Neg of Neg, Not of Not go; Abs, Relu, Floor, Ceil, Round, Sign, Trunc of themselves go.
-    8. Maximum and Minimum with a number are Relu or Clip; Clips merge where their ranges meet.
+    8. Maximum and Minimum with a scalar are Relu or Clip; Clips merge if their ranges intersect.
     9. Select by a constant condition is one of its branches.
-    10. Integers keep their arithmetic; nothing is rewritten that would change a NaN or an infinity.
+    10. Integer arithmetic stays; no rewrite changes a NaN or an infinity.
     """
 
     name = "simplify_algebra"

@@ -1,4 +1,4 @@
-"""Verification: the invariants that later stages rely on."""
+"""Verifies the invariants that later stages rely on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Verify"]
 
 
 class Verify(Pass):
-    """Check a graph, and complete what can be derived.
+    """Check a graph, and infer missing shapes and types.
 
-    1. Every node is of domain `ge` and of a known operator type.
-    2. Nodes come after the nodes they read from; a graph in another order is sorted, a circle is refused.
-    3. A value without shape or element type (a graph that was not made by GraphBuilder) is inferred from its node,
-       whose inputs and attributes are checked then.
-    4. Inputs of the graph have static shapes; every output is the result of a node and is returned once.
+    1. Every node belongs to domain `ge` and has a known operator type.
+    2. Nodes are in topological order; a graph in another order is sorted, a cycle is rejected.
+    3. A value without shape or element type (in a graph not created by GraphBuilder) gets them from its node's
+       inference, which also checks the node's inputs and attributes.
+    4. Inputs of the graph have static shapes; every output is produced by a node and is returned once.
     """
 
     name = "verify"

@@ -1,1 +1,1 @@
-"""Fusion: few large operators instead of many small ones."""
+"""Fusion: replaces many small operators by few large ones."""

@@ -1,4 +1,4 @@
-"""Matrix products broadcast operands that were repeated along batch axes (keys and values shared by heads)."""
+"""Lets matrix products broadcast operands that were repeated along batch axes (keys and values shared by heads)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["BroadcastMatmuls"]
 
 @dataclass(frozen=True)
 class _Repeated:
-    """A stack of matrices repeated: (…, groups, 1, m, n) broadcast to (…, groups, times, m, n) and reshaped."""
+    """A repeated stack of matrices: (…, groups, 1, m, n) broadcast to (…, groups, times, m, n) and reshaped."""
 
     source: ir.Value
-    batch: tuple[int, ...]  # with the repeated axis apart
-    swapped: bool  # the last two axes are exchanged afterwards
+    batch: tuple[int, ...]  # with the repeated axis separate
+    swapped: bool  # the last two axes are swapped afterwards
 
 
 def _repeated(value: ir.Value | None) -> _Repeated | None:
@@ -64,10 +64,10 @@ def _without_repeats(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class BroadcastMatmuls(RewritePass):
-    """Let products broadcast what was repeated for them.
+    """Use the broadcast of products instead of repeated operands.
 
     1. A right-hand operand that is a stack of matrices repeated along a new batch axis, which was then merged with the
-       one before it (and perhaps transposed), is taken unrepeated: the left operand's batch axis is split instead, and
+       preceding axis (and perhaps transposed), is read unrepeated: the left operand's batch axis is split instead, and
        the product broadcasts.
     2. Products with bias or post-ops, and repeats along other axes, are not changed.
     """

@@ -1,4 +1,4 @@
-"""Operators that are one task on some targets and smaller operators on the others."""
+"""Decomposes operators that are one task on some targets and several smaller operators on others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Decompose"]
 
 
 class Decompose(Pass):
-    """Take apart what the target does not run as one task.
+    """Decompose operators that the target does not run as one task.
 
     1. A node whose operator has both a task and a decomposition (attention, the steps of recurrent layers, the gradient
-       of a layer normalisation) becomes its decomposition where every implementation refuses it or costs more. A note
-       of the graph says why.
-    2. So does, on a GPU, a node of the AI CPU that can be taken apart there: it would run on the host.
-    3. Other operators stay. Parsers know no target and leave all such operators whole.
+       of a layer normalisation) becomes its decomposition if every implementation rejects it or costs more. A note on
+       the graph says why.
+    2. So does, on a GPU, an AI CPU node that has a decomposition for the GPU: it would run on the host.
+    3. Other operators stay. Parsers know no target and keep all such operators intact.
     """
 
     name = "decompose"
@@ -45,7 +45,7 @@ class Decompose(Pass):
 
 
 def _taken_apart(graph: ir.Graph, node: ir.Node, options: CompileOptions) -> bool:
-    """Replace a node of the AI CPU by its decomposition on a GPU, if it has one for these operands."""
+    """Replace an AI CPU node by its decomposition on a GPU, if it has one for these operands."""
     operator = lookup(node.op_type)
     if options.target.kind != "cuda" or operator.expand is None:
         return False

@@ -16,7 +16,7 @@ __all__ = ["FoldPads"]
 
 
 def _spatial(pad: ir.Node, data_format: str) -> tuple[list[int], list[int]] | None:
-    """A Pad's widths along the spatial axes, None when it pads batch or channels."""
+    """The padding along the spatial axes, None if the Pad also pads batch or channels."""
     attrs = attrs_of(pad)
     low, high = list(attrs["low"]), list(attrs["high"])
     rank = len(low)
@@ -76,18 +76,18 @@ def _fold(
 def _reaches_data(
     kernel: Sequence[int], holes: Sequence[int] | None, begin: Sequence[int], end: Sequence[int]
 ) -> bool:
-    """Whether every window covers some element that is not border."""
+    """True if every window covers at least one element that is not padding."""
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, holes or [1] * len(kernel), strict=True)]
     return all(max(a, b) < e for a, b, e in zip(begin, end, extents, strict=True))
 
 
 class FoldPads(RewritePass):
-    """Let convolutions and poolings add their borders themselves.
+    """Fold Pads into the padding of convolutions and poolings.
 
-    1. A Pad with zeros along spatial axes in front of a Conv becomes part of its border.
-    2. In front of a MaxPool it does when it pads with -inf, or with zeros what is known to be non-negative.
-    3. In front of an AvgPool without border of its own it does, its zeros being counted.
-    4. A Pad of batch or channels, or with another mode, stays.
+    1. A zero Pad along spatial axes before a Conv becomes part of its padding.
+    2. Before a MaxPool it does if it pads with -inf, or pads a value known to be non-negative with zeros.
+    3. Before an AvgPool without padding it does; the zeros are counted in the mean.
+    4. A Pad of batch or channels, or in another mode, stays.
     """
 
     name = "fold_pads"

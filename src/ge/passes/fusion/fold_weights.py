@@ -1,4 +1,4 @@
-"""Constant scales and shifts around matrix products and convolutions, folded into their weights and biases."""
+"""Folds constant scales and shifts around matrix products and convolutions into their weights and biases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FoldWeights"]
 
 
 def _affine_norm(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Normalisation by known statistics is a multiplication and an addition."""
+    """Normalisation by constant statistics is a multiplication and an addition."""
     parameters = [constant_of(v) for v in node.inputs[1:]]
     if any(p is None for p in parameters):
         return None
@@ -43,7 +43,7 @@ def _affine_norm(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _channel_axis(cube: ir.Node) -> int:
-    """The channel (column) axis of a result."""
+    """The channel (column) axis of a product's result."""
     rank = desc_of(cube.outputs[0]).rank
     if cube.op_type == "MatMul":
         return rank - 1
@@ -55,7 +55,7 @@ def _channels(cube: ir.Node) -> int:
 
 
 def _per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
-    """A constant as one value a channel, None when it varies along another axis."""
+    """A constant as a vector of one value per channel, None if it varies along another axis."""
     shape = (1,) * (rank - array.ndim) + array.shape
     if len(shape) > rank or any(n != 1 for i, n in enumerate(shape) if i != axis):
         return None
@@ -63,7 +63,7 @@ def _per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.n
 
 
 def _foldable(node: ir.Node, dtypes: Collection[str]) -> tuple[ir.Node, np.ndarray] | None:
-    """The product of one of the types that a node's first operand comes from, and its constant for each channel."""
+    """The producing product (of one of the types) of a node's first operand, and the node's constant per channel."""
     cube = product_of(node.inputs[0])
     array = constant_of(node.inputs[1])
     if cube is None or array is None or not only_use(cube.outputs[0]) or attrs_of(cube)["post_ops"]:
@@ -76,7 +76,7 @@ def _foldable(node: ir.Node, dtypes: Collection[str]) -> tuple[ir.Node, np.ndarr
 
 
 def _bias(cube: ir.Node) -> np.ndarray | None:
-    """The constant bias of a product, zeros when it has none, None when it is computed."""
+    """The constant bias of a product, zeros if it has none, None if it is computed."""
     value = cube.inputs[2] if len(cube.inputs) > 2 else None
     if value is None:
         return np.zeros(_channels(cube), numpy_dtype(desc_of(cube.outputs[0]).dtype))
@@ -106,7 +106,7 @@ def _scale_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _output_shape(cube: ir.Node, weight: np.ndarray) -> list[int]:
-    """The shape in which one value an output channel broadcasts over a weight."""
+    """The shape in which one value per output channel broadcasts over a weight."""
     shape = [1] * weight.ndim
     if cube.op_type == "MatMul":
         shape[-2 if attrs_of(cube)["transpose_b"] else -1] = -1
@@ -116,7 +116,7 @@ def _output_shape(cube: ir.Node, weight: np.ndarray) -> list[int]:
     if cube.op_type == "Conv":
         shape[order[0]] = -1
         return shape
-    shape[order[1]] = -1  # of a transposed convolution, one group only
+    shape[order[1]] = -1  # in a transposed convolution, with one group only
     return shape
 
 
@@ -136,7 +136,7 @@ def _shift_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _scale_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A factor of the input, one number or one a channel, goes into the weight."""
+    """Fold a factor of the input, a scalar or one value per channel, into the weight."""
     inner = producer(node.inputs[0], "Mul")
     weight = constant_of(node.inputs[1])
     factor = None if inner is None else constant_of(inner.inputs[1])
@@ -164,7 +164,7 @@ def _scale_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def _input_shape(
     node: ir.Node, weight: np.ndarray, data: Sequence[int], factor: np.ndarray
 ) -> list[int] | None:
-    """The shape in which one value an input channel broadcasts over a weight."""
+    """The shape in which one value per input channel broadcasts over a weight."""
     attrs = attrs_of(node)
     shape = [1] * weight.ndim
     if node.op_type == "MatMul":
@@ -186,7 +186,7 @@ def _input_shape(
 
 
 def _shift_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A constant added to the input of a convolution without border goes into its bias."""
+    """Fold a constant added to the input of a convolution without padding into its bias."""
     inner = producer(node.inputs[0], "Add")
     weight, bias = constant_of(node.inputs[1]), _bias(node)
     shift = None if inner is None else constant_of(inner.inputs[1])
@@ -209,7 +209,7 @@ def _shift_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _scale_through_movement(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A number that multiplies a rearranged product multiplies the product itself, where its weight can take it."""
+    """Apply a scalar factor of a reshaped or transposed product to the product itself, if its weight can absorb it."""
     number = constant_of(node.inputs[1])
     if number is None or number.size != 1:
         return None
@@ -239,7 +239,7 @@ def _scale_through_movement(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _through_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A constant for each column of a reshaped product goes to the product itself."""
+    """Apply a constant per column of a reshaped product to the product itself."""
     move, array = producer(node.inputs[0], "Reshape"), constant_of(node.inputs[1])
     if move is None or array is None or not only_use(move.outputs[0]):
         return None
@@ -257,14 +257,14 @@ def _through_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _is_view(value: ir.Value | None) -> bool:
-    """Whether a value can be another one's memory, looked at in another way."""
+    """True if a value can be a view of another value's memory."""
     node = None if value is None else value.producer()
     views = None if node is None else lookup(node.op_type).views
     return views is not None and views.looks_ahead
 
 
 def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A number that multiplies an operand of a product of two computed values multiplies the product."""
+    """Move a scalar factor from an operand of a product of two computed values to the product."""
     if (
         any(constant_of(v) is not None for v in node.inputs[:2])
         or len(node.inputs) > 2
@@ -288,7 +288,7 @@ def _scale_of_operand(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _plain_weight(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A constant right-hand matrix is stored the way it is multiplied."""
+    """Store a constant right-hand matrix untransposed."""
     attrs, weight = attrs_of(node), constant_of(node.inputs[1])
     if not attrs["transpose_b"] or weight is None:
         return None
@@ -296,7 +296,7 @@ def _plain_weight(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _no_batch_of_weights(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """A constant right-hand matrix with batch axes of one element is a plain matrix."""
+    """Remove batch axes of one element from a constant right-hand matrix."""
     weight = constant_of(node.inputs[1])
     if weight is None or weight.ndim <= 2 or math.prod(weight.shape[:-2]) != 1:
         return None
@@ -310,18 +310,18 @@ def _no_batch_of_weights(r: Rewriter, node: ir.Node) -> ir.Value | None:
 class FoldWeights(RewritePass):
     """Fold constants into weights and biases of products.
 
-    Factors are folded in float32 only: 16-bit weights would be rounded again. A bias is also folded into products of
-    16-bit floats that have none and that the target multiplies: their sums are rounded once then, not twice.
+    Factors are folded in float32 only: 16-bit weights would be rounded again. A bias is also folded into 16-bit
+    products that have none and that the target multiplies: their sums are then rounded once, not twice.
 
-    1. BatchNorm by constant statistics is Mul and Add by a constant for each channel.
-    2. A product (its operator `takes_epilogues`) times a constant for each channel has that factor in its weight and
-       bias; plus a constant for each channel, in its bias. The product must have no other reader and no post-ops.
-    3. A constant factor of the input, one number or one a channel, goes into the weight; a constant added to the input
-       of a Conv without border goes into its bias.
-    4. A number that multiplies a reshaped or transposed product with constant weight multiplies the product itself.
-       So does, or is added to it, a constant for each column of a merely reshaped one.
-    5. A number that multiplies a rearranged operand of a product of two computed values multiplies the product (where
-       it becomes a post-op), so that the operand is a mere view.
+    1. BatchNorm with constant statistics is Mul and Add by one constant per channel.
+    2. A product (its operator `takes_epilogues`) times one constant per channel absorbs the factor into its weight and
+       bias; plus one constant per channel, into its bias. The product must have no other reader and no post-ops.
+    3. A constant factor of the input, a scalar or one value per channel, goes into the weight; a constant added to the
+       input of a Conv without padding goes into its bias.
+    4. A scalar factor of a reshaped or transposed product with constant weight multiplies the product itself. A
+       constant per column that multiplies, or is added to, a merely reshaped product moves to the product likewise.
+    5. A scalar factor of a rearranged operand of a product of two computed values multiplies the product (where it
+       becomes a post-op), so that the operand is a mere view.
     6. A constant right-hand matrix is kept untransposed and without batch axes of one element.
     7. Factors of grouped transposed convolutions and of grouped inputs (except scalars) are not folded.
     """

@@ -1,4 +1,4 @@
-"""Activations written out in simpler operators, recognised by what they compute."""
+"""Recognises activations decomposed into simpler operators by their values at probe points."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["FuseActivations"]
 Attrs = tuple[tuple[str, Any], ...]
 
 _MAX_NODES = 12
-# How far a region may be from a function; constants of 16-bit floats are rounded, as are all results.
+# Largest difference between a region and a function; 16-bit constants and all results are rounded.
 _TOLERANCES = {"float32": 3e-6, "float16": 2.0**-12, "bfloat16": 2.0**-9}
 
-# The functions looked for: operator and attributes.
+# The candidate functions: operator and attributes.
 _CANDIDATES: tuple[tuple[str, Attrs], ...] = (
     ("Gelu", (("approximate", "none"),)),
     ("Gelu", (("approximate", "tanh"),)),
@@ -43,7 +43,7 @@ _CANDIDATES: tuple[tuple[str, Attrs], ...] = (
 
 @dataclass(frozen=True)
 class _Region:
-    """Elementwise nodes that compute one function of one value and of numbers."""
+    """Elementwise nodes that compute one function of one value and of scalars."""
 
     nodes: tuple[ir.Node, ...]
     argument: ir.Value
@@ -54,7 +54,7 @@ def _formula(node: ir.Node) -> Formula:
 
 
 def _regions(root: ir.Node) -> Iterator[_Region]:
-    """The nodes above `root` that nothing else needs: ever larger regions that depend on one value only."""
+    """The nodes above `root` that only `root` needs: growing regions that depend on one value only."""
     inside: dict[ir.Node, None] = {root: None}
     while len(inside) <= _MAX_NODES:
         leaves = {
@@ -74,7 +74,7 @@ def _regions(root: ir.Node) -> Iterator[_Region]:
 
 
 def _above(node: ir.Node) -> set[ir.Node]:
-    """The parts that a node is computed from, a bounded number of them."""
+    """The ancestors of a node, a bounded number of them."""
     found: set[ir.Node] = set()
     stack = [node]
     while stack and len(found) < 2 * _MAX_NODES:
@@ -126,7 +126,7 @@ def _values(region: _Region, root: ir.Node) -> np.ndarray | None:
 
 
 def _sorted(nodes: tuple[ir.Node, ...]) -> list[ir.Node]:
-    """Producers before consumers."""
+    """Sort nodes topologically."""
     inside, seen = set(nodes), set()
     order: list[ir.Node] = []
 
@@ -161,7 +161,7 @@ def _recognise(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _promising(node: ir.Node) -> bool:
-    """Whether a curve is near."""
+    """True if one of the nearest ancestors is a curve (a transcendental function)."""
     level = [node]
     for _ in range(5):
         level = [p for n in level for p in (v.producer() for v in n.inputs if v is not None) if p is not None]
@@ -172,13 +172,13 @@ def _promising(node: ir.Node) -> bool:
 
 
 def _match(values: np.ndarray, tolerance: float) -> tuple[str, Attrs] | None:
-    """The nearest function within the tolerance."""
+    """The closest function within the tolerance."""
     finite = np.abs(_probe()) <= 9  # beyond, a formula may overflow where the operator does not
     errors = {}
     for type_, attrs in _CANDIDATES:
         wanted = _known(type_, attrs)[finite]
         error = float(np.max(np.abs(values[finite] - wanted) / np.maximum(1, np.abs(wanted))))
-        if error <= tolerance:  # not for NaN
+        if error <= tolerance:  # false for NaN
             errors[type_, attrs] = error
     return min(errors, key=errors.__getitem__, default=None)
 
@@ -200,7 +200,7 @@ def _swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _leaky(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """max(x, alpha * x) with alpha in 0..1, and not 0: 0 * inf is NaN."""
+    """max(x, alpha * x) for 0 < alpha <= 1; not for 0, as 0 * inf is NaN."""
     for x, other in (node.inputs, node.inputs[::-1]):
         inner = producer(other, "Mul")
         if inner is None or inner.inputs[0] is not x:
@@ -216,7 +216,7 @@ _ROOTS: tuple[str, ...] = ("Div", "Add", "Log", "Log1p", "Reciprocal", "Clip")
 
 
 class FuseActivations(RewritePass):
-    """Recognise activations written out in simpler operators.
+    """Recognise activations decomposed into simpler operators.
 
     1. A region of nodes whose operators are parts of formulas (their trait `formula`), that computes one function of
        one value of float32 or a 16-bit float, and that nothing else reads, is replaced by Gelu (either form), Swish,

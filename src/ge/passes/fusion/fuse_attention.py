@@ -1,4 +1,4 @@
-"""Attention written out in products and a softmax, and its gradient beside it."""
+"""Recognises attention decomposed into products and a softmax, and its gradient."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ge.passes.rewrite import Rewriter, attrs_of, only_use, producer, replace_no
 __all__ = ["FuseAttention"]
 
 _FLOATS = frozenset({"float32", "bfloat16", "float16"})
-_SAME = 1e-6  # relative difference of scales that are one number
-_NOTHING = -1e9  # scores up to it have no weight beside any other
+_SAME = 1e-6  # relative difference below which two scales are equal
+_NOTHING = -1e9  # scores at or below it get zero weight beside any other
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -32,14 +32,14 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A value with its axes in another order: a stack of matrices that some product reads."""
+    """A stack of matrices that a product reads: a value with permuted axes."""
 
     value: ir.Value
     perm: tuple[int, ...]
 
     @staticmethod
     def of(value: ir.Value, transposed: bool = False) -> _Matrix:
-        """The value before all transposes."""
+        """Strip all transposes from a value."""
         perm = tuple(range(desc_of(value).rank))
         while (node := producer(value, "Transpose")) is not None:
             inner, source = attrs_of(node)["perm"], node.inputs[0]
@@ -58,7 +58,7 @@ class _Matrix:
         return TensorDesc(tuple(desc.shape[axis] for axis in self.perm), desc.dtype)
 
     def made(self, r: Rewriter) -> ir.Value:
-        """The value in this order."""
+        """Emit the value in this axis order."""
         if self.perm == tuple(range(len(self.perm))):
             return self.value
         return r.op("Transpose", self.value, perm=list(self.perm))
@@ -66,7 +66,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of two stacks of matrices, seen as itself or as the transpose of it."""
+    """A product of two stacks of matrices, seen as itself or as its transpose."""
 
     node: ir.Node
     left: _Matrix
@@ -88,14 +88,14 @@ class _Product:
 
 
 def _turns(node: ir.Node) -> bool:
-    """Whether a transpose exchanges rows and columns and nothing else."""
+    """True if a transpose swaps rows and columns and moves no other axis."""
     rank = len(attrs_of(node)["perm"])
     return tuple(attrs_of(node)["perm"]) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _reads(value: ir.Value, turned: bool = False) -> list[tuple[ir.Node, int, bool]] | None:
-    """Who reads a stack of matrices, as which input, and whether rows are columns there; None when a caller does or
-    axes are moved otherwise."""
+    """The readers of a stack of matrices with their input positions, and whether they read it transposed; None if it is
+    a graph output or other axes are permuted."""
     found: list[tuple[ir.Node, int, bool]] = []
     if value.is_graph_output():
         return None
@@ -120,7 +120,7 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def _product_with(node: ir.Node, index: int, turned: bool) -> tuple[_Product, bool] | None:
-    """The product that has what it reads on its left, and whether the transpose of that is read."""
+    """Normalise a product so that the value is its left operand; also return whether the value is read transposed."""
     if node.inputs.count(node.inputs[index]) > 1:
         return None
     product = _Product.of(node, turned=index == 1)
@@ -135,15 +135,15 @@ def _product_with(node: ir.Node, index: int, turned: bool) -> tuple[_Product, bo
 
 @dataclass(frozen=True)
 class _Scores:
-    """softmax's operand as scale * q k' with what masks it."""
+    """The softmax's operand as scale * q k', and its mask."""
 
     q: _Matrix
     k: _Matrix
     scale: float
     nodes: tuple[ir.Node, ...]
     mask: ir.Value | None = None
-    hidden: ir.Value | None = None  # the condition by which a number takes the place of scores
-    hides: bool = False  # where it is true
+    hidden: ir.Value | None = None  # the condition under which a constant replaces scores
+    hides: bool = False  # the value of the condition that hides
     fill: float = -math.inf
 
     @property
@@ -156,7 +156,7 @@ class _Scores:
 
 
 def _factor(node: ir.Node, chain: ir.Value) -> float | None:
-    """By which number a node multiplies one of its inputs."""
+    """The constant factor by which a node multiplies one of its inputs."""
     first, second = node.inputs
     if node.op_type == "Div":
         divisor = scalar(second) if first is chain else None
@@ -165,7 +165,7 @@ def _factor(node: ir.Node, chain: ir.Value) -> float | None:
 
 
 def _scores(value: ir.Value) -> _Scores | None:
-    """Walks from the softmax back to the product."""
+    """Walk from the softmax back to the product."""
     scale, turned = 1.0, False
     nodes: list[ir.Node] = []
     masks: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def _scores(value: ir.Value) -> _Scores | None:
 
 
 def _computed(node: ir.Node) -> ir.Value | None:
-    """The operand of an arithmetic node that is no constant number."""
+    """The operand of an arithmetic node that is not a constant scalar."""
     first, second = node.inputs
     if scalar(second) is not None:
         return first
@@ -207,7 +207,7 @@ def _computed(node: ir.Node) -> ir.Value | None:
 
 
 def _leads_to_product(value: ir.Value | None) -> bool:
-    """Whether a value is a product, perhaps scaled."""
+    """True if a value is a product, perhaps scaled."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type == "MatMul":
             return True
@@ -221,7 +221,7 @@ def _leads_to_product(value: ir.Value | None) -> bool:
 
 
 def _masked(node: ir.Node) -> tuple[ir.Value, dict[str, Any]] | None:
-    """The scores before an Add or a Select masks them, and how it does."""
+    """The scores before an Add or a Select masks them, and the mask."""
     if node.op_type == "Add":
         shape = desc_of(node.outputs[0]).shape
         for scores, mask in (node.inputs, node.inputs[::-1]):
@@ -236,12 +236,12 @@ def _masked(node: ir.Node) -> tuple[ir.Value, dict[str, Any]] | None:
     return None
 
 
-# -- what reads the weights ----------------------------------------------------------------------------------
+# -- consumers of the weights ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Gradient:
-    """The products that make dv, dq and dk, each with its gradient on the left, and that of the result."""
+    """The products that compute dv, dq and dk, each with its gradient on the left, and the gradient of the result."""
 
     dy: _Matrix
     dv: _Product
@@ -251,7 +251,7 @@ class _Gradient:
 
 @dataclass(frozen=True)
 class _Found:
-    """Attention, with its gradient where the graph has it."""
+    """A match: attention, and its gradient if the graph has one."""
 
     scores: _Scores
     softmax: ir.Node
@@ -319,7 +319,7 @@ def _gradient(found: _Found, dv: _Product, others: Sequence[ir.Node]) -> _Gradie
 
 
 def _made_by_product(value: ir.Value) -> _Product | None:
-    """The product that a value is, perhaps turned or cast."""
+    """The product that produces a value, perhaps transposed or cast."""
     turned = False
     while (node := producer(value, "Transpose", "Cast")) is not None:
         source = node.inputs[0]
@@ -331,7 +331,7 @@ def _made_by_product(value: ir.Value) -> _Product | None:
 
 
 def _softmax_slopes(readers: Sequence[ir.Node]) -> tuple[ir.Value, ir.Value] | None:
-    """The gradient of a softmax's result and that of its operand, which two readers of the result make of it."""
+    """The gradients of a softmax's result and operand, computed by two readers of the result."""
     if len(readers) != 2 or any(n.op_type != "Mul" for n in readers):
         return None
     for first, second in (readers, readers[::-1]):
@@ -352,7 +352,7 @@ def _softmax_slopes(readers: Sequence[ir.Node]) -> tuple[ir.Value, ir.Value] | N
 
 
 def _scaled_slopes(value: ir.Value, scores: _Scores) -> ir.Value | None:
-    """The gradient of the product, from that of the softmax's operand: where the mask replaces scores it is zero."""
+    """The gradient of the product, from that of the softmax's operand; zero where the mask replaces scores."""
     scale, open_masks = 1.0, scores.hidden is not None
     while (node := sole_consumer(value, "Mul", "Div", "Select", "Cast")) is not None:
         if node.op_type == "Select":
@@ -380,16 +380,16 @@ def _scaled_slopes(value: ir.Value, scores: _Scores) -> ir.Value | None:
 class FuseAttention(Pass):
     """Recognise attention and its gradient.
 
-    1. softmax(q k' * scale + mask) v is Attention where the target has the task for it, in the type that it will run
-       in: q, k and v are stacks of matrices with the same leading axes, under any transposes; the scale is a number
-       that multiplies or divides the product; the mask is added, or a Select puts a number in the place of scores;
-       casts between float types on the way are left out.
+    1. softmax(q k' * scale + mask) v is Attention if the target has a task for it in the type that it will run in: q, k
+       and v are stacks of matrices with the same leading axes, under any transposes; the scale is a number that
+       multiplies or divides the product; the mask is added, or a Select replaces scores by a number; casts between
+       float types in between are dropped.
     2. The softmax is over the last axis. Scores have no other reader, weights none but the product with v.
-    3. In training, weights are also read by the gradient of the softmax and by that of v. Where all of dq, dk and dv
-       are made of them as the derivative says, with one scale and one mask, AttentionGrad makes the three.
+    3. In training, the gradients of the softmax and of v also read the weights. If dq, dk and dv are all computed from
+       them as the derivative says, with one scale and one mask, AttentionGrad computes the three.
     4. A constant mask that hides the keys after each query, and nothing else, is left to the operator.
-    5. Not taken: scores or weights that are outputs of the graph, weights that are dropped or read by anything else, a
-       mask that learns, products that have precision modes of their own.
+    5. Not matched: scores or weights that are outputs of the graph, weights under dropout or with other readers, a
+       trainable mask, products that have precision modes of their own.
     """
 
     name = "fuse_attention"
@@ -405,8 +405,8 @@ class FuseAttention(Pass):
 
 
 def _runs(found: _Found, options: CompileOptions) -> bool:
-    """Whether the target has the tasks, in the type that the products will run in."""
-    common = replace(options, op_precision={})  # a mode of its own may be meant only for products
+    """True if the target has the tasks, in the type that the products will run in."""
+    common = replace(options, op_precision={})  # a node's own mode may be meant for products only
     modes = {mode_of(node, given) for node in found.products for given in (options, common)}
     mode = modes.pop()
     q, k, v = (m.desc for m in (found.scores.q, found.scores.k, found.v))
@@ -433,7 +433,7 @@ def _in_type(
 
 
 def _in_order(graph: ir.Graph, found: _Found) -> bool:
-    """Whether everything that the gradient needs is there before the first of its products."""
+    """True if everything that the gradient needs is computed before the first of its products."""
     if found.gradient is None:
         return True
     places = {node: place for place, node in enumerate(graph)}
@@ -467,12 +467,12 @@ def _replace(graph: ir.Graph, found: _Found, options: CompileOptions) -> None:
 
 
 def _result(r: Rewriter, product: _Product, value: ir.Value) -> ir.Value:
-    """What takes the place of a product: a value, or the transpose of it."""
+    """The replacement of a product: a value, or its transpose."""
     return _Matrix(value, tuple(range(desc_of(value).rank))).turned.made(r) if product.turned else value
 
 
 def _mask(r: Rewriter, scores: _Scores) -> ir.Value | None:
-    """The mask as the operator takes it: bools that keep keys, or float32."""
+    """The mask in the operator's form: bools that keep keys, or float32."""
     if scores.hidden is not None and _adds_masks(r.options):
         none, hidden = 0.0, max(scores.fill, _LOWEST)
         sides = (hidden, none) if scores.hides else (none, hidden)
@@ -487,19 +487,19 @@ def _mask(r: Rewriter, scores: _Scores) -> ir.Value | None:
 
 
 def _adds_masks(options: CompileOptions) -> bool:
-    """Whether the target has masks that are added only: what hides a key is then a number that no score outweighs."""
+    """True if the target only supports additive masks: a hidden key then gets a number that no score outweighs."""
     return options.target.kind == "cuda"
 
 
 def _is_causal(scores: _Scores) -> bool:
-    """Whether a constant mask hides the keys after each query and nothing else."""
+    """True if a constant mask is exactly the causal mask."""
     mask = constant_of(scores.mask if scores.mask is not None else scores.hidden)
     if mask is None or mask.ndim < 2:
         return False
     if scores.mask is not None:
         lowest = float(
             ml_dtypes.finfo(mask.dtype).min
-        )  # of a 16-bit float it is above what is nothing in float32
+        )  # a 16-bit float's lowest value is above the float32 threshold
         kept, hidden = mask == 0, mask <= max(_NOTHING, lowest)
     else:
         kept = ~mask if scores.hides else mask

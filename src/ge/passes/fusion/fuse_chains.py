@@ -1,4 +1,4 @@
-"""Chains of convolutions, and a convolution with its pool, as one operator where the target has a kernel for it."""
+"""Fuses chains of convolutions, and a convolution with its pooling, if the target has a kernel for them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _POOL = Window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
 
 
 def _square(size: int, stride: int = 1) -> Window:
-    """The window of a convolution that keeps the size of an image, or divides it by the stride."""
+    """The window of a convolution that keeps the image size, or divides it by the stride."""
     return Window((size,) * 2, (stride,) * 2, (1, 1), (size // 2,) * 2, (size // 2,) * 2)
 
 
 def _weights(node: ir.Node) -> np.ndarray | None:
-    """The known weights of a convolution, (O, I, kernel)."""
+    """The constant weights of a convolution, (O, I, kernel)."""
     array = constant_of(node.inputs[1])
     return (
         None if array is None else array.transpose(weight_perm(array.ndim, attrs_of(node)["weight_format"]))
@@ -35,7 +35,7 @@ def _weights(node: ir.Node) -> np.ndarray | None:
 
 
 def _constants(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Weights and bias of a convolution, None where they are not known."""
+    """Weights and bias of a convolution, None if they are not constant."""
     weights = _weights(node)
     if weights is None:
         return None
@@ -47,7 +47,7 @@ def _constants(node: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _convolution(value: ir.Value | None, window: Window, post_ops: Sequence[str]) -> ir.Node | None:
-    """The convolution of images with channels last behind a value, if it is one of this form."""
+    """The channels-last convolution that produces a value, if it has this window and these post-ops."""
     node = producer(value, "Conv")
     if node is None:
         return None
@@ -83,7 +83,7 @@ def _stem(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def _made(
     r: Rewriter, type_: str, operands: Sequence[Any], attrs: dict[str, Any], nodes: Sequence[ir.Node]
 ) -> Any:
-    """The operator in place of nodes, None where the target does not have it."""
+    """Create the operator that replaces nodes; None if the target does not have it."""
     values = [r.constant(v) if isinstance(v, np.ndarray) else v for v in operands]
     if any(placement_of(n, r.options.target)[0] is None for n in nodes):
         return None
@@ -123,15 +123,15 @@ def _bottleneck(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class FuseChains(RewritePass):
-    """Make one operator of convolutions that a kernel of the target computes together.
+    """Fuse convolutions that one kernel of the target computes together.
 
     1. A 7x7 convolution of stride 2 with ReLU whose only reader is a 3x3 max pool of stride 2 becomes a Stem; a
        Transpose of its images to channels last goes.
-    2. A 3x3 convolution with ReLU, the 1x1 convolution with residual and ReLU that alone reads it, and the one 1x1
-       convolution with ReLU that reads the sum become a Bottleneck; so does a 1x1 convolution whose result is the
-       residual and read by nothing else.
-    3. Images have their channels last, weights and biases are known, and the target has an implementation for the
-       operands (`ge.implementations`). Anything else stays as it is.
+    2. A 3x3 convolution with ReLU, the 1x1 convolution with residual and ReLU that is its only reader, and the one 1x1
+       convolution with ReLU that reads the sum become a Bottleneck; a 1x1 convolution whose result is the residual and
+       has no other reader joins it.
+    3. Images are channels-last, weights and biases are constant, and the target has an implementation for the operands
+       (`ge.implementations`). Anything else stays as it is.
     """
 
     name = "fuse_chains"

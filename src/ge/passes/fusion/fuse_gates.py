@@ -1,4 +1,4 @@
-"""Gates: what multiplies each channel before a 1x1 convolution, done by the convolution when it reads."""
+"""Fuses channel gates (a factor per channel) into the 1x1 convolution that reads the gated image."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _gate(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _is_open(node: ir.Node, target: Target) -> bool:
-    """A plain 1x1 convolution of channels-last images on the AI Core."""
+    """True for a plain 1x1 convolution of channels-last images on the AI Core."""
     attrs = attrs_of(node)
     x, w = desc_of(node.inputs[0]), desc_of(node.inputs[1])  # type: ignore[arg-type]
     kernel = w.shape[2:] if attrs["weight_format"] == "OI" else w.shape[:-2]
@@ -61,9 +61,9 @@ def _is_open(node: ir.Node, target: Target) -> bool:
 class FuseGates(RewritePass):
     """Fuse gates into convolutions.
 
-    1. The product of an image and one number for each of its channels (the end of a squeeze-and-excitation block), read
-       by one 1x1 convolution of stride 1 without borders, becomes the convolution's gate, if the target has an
-       implementation with gates.
+    1. The product of an image and one factor per channel (the end of a squeeze-and-excitation block), read by one 1x1
+       convolution of stride 1 without padding, becomes the convolution's gate, if the target has an implementation with
+       gates.
     """
 
     name = "fuse_gates"

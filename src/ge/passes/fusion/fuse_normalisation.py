@@ -1,4 +1,4 @@
-"""Layer and root-mean-square normalisation written out in simpler operators."""
+"""Recognises layer and root-mean-square normalisation decomposed into simpler operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FuseNormalisation"]
 
 @dataclass(frozen=True)
 class _Spread:
-    """1 / sqrt(variance + epsilon) of a value, or of its mean square when nothing is taken off."""
+    """1 / sqrt(variance + epsilon) of a value, or of its mean square if no mean is subtracted."""
 
     source: ir.Value
     mean: ir.Value | None
@@ -25,7 +25,7 @@ class _Spread:
 
 
 def _mean_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...]] | None:
-    """What a value is the mean of, and over which axes (kept)."""
+    """The value that a value is the mean of, and the reduced axes (kept)."""
     node = producer(value, "ReduceMean")
     if node is None or node.inputs[0] is None or not attrs_of(node)["keepdims"]:
         return None
@@ -47,7 +47,7 @@ def _centred(value: ir.Value | None) -> tuple[ir.Value, ir.Value, tuple[int, ...
 
 
 def _variance(value: ir.Value | None) -> tuple[ir.Value, ir.Value | None, tuple[int, ...]] | None:
-    """The x, mean and axes of a variance, or of a mean square (then without mean)."""
+    """The x, mean and axes of a variance, or of a mean square (which has no mean)."""
     found = _mean_of(value)
     if found is not None:
         square = producer(found[0], "Square")
@@ -88,7 +88,7 @@ def _spread_of_sum(value: ir.Value | None) -> _Spread | None:
 
 
 def _by_rows(source: ir.Value, axes: tuple[int, ...]) -> bool:
-    """Whether there are rows to normalise one by one; over a whole batch, a sum for each column goes first."""
+    """True if rows are normalised one by one; statistics over a whole batch start with column sums."""
     return desc_of(source).rank - 1 in axes or 0 not in axes
 
 
@@ -119,12 +119,12 @@ def _normalised(
 def _vectors(
     r: Rewriter, spread: _Spread, scale: ir.Value | None, bias: ir.Value | None
 ) -> list[ir.Value | None]:
-    """Scale and bias; a bias without scale needs a scale of ones only when the operator takes them in order."""
+    """Scale and bias as optional inputs; a missing scale before a bias is None."""
     return [scale, bias] if bias is not None else [scale] if scale is not None else []
 
 
 def _fits(value: ir.Value | None, like: ir.Value) -> bool:
-    """Whether a constant broadcasts to a value without enlarging it."""
+    """True if a constant broadcasts to a value's shape without enlarging it."""
     array = constant_of(value)
     return array is not None and np.broadcast_shapes(array.shape, desc_of(like).shape) == desc_of(like).shape
 
@@ -147,7 +147,7 @@ def _numerator(value: ir.Value | None, spread: _Spread) -> bool:
 
 
 def _same(a: ir.Value | None, b: ir.Value | None) -> bool:
-    """Whether two values are one, or equal means of one."""
+    """True if two values are identical, or equal means of one value."""
     if a is b:
         return True
     one, other = _mean_of(a), _mean_of(b)
@@ -190,7 +190,7 @@ def _by_sum(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _shift(value: ir.Value | None, spread: _Spread, factor: ir.Value | None) -> tuple[ir.Value | None] | None:
-    """The bias of `bias - mean * factor` in one of its forms, in a tuple; None when it is something else."""
+    """The bias of `bias - mean * factor` in one of its forms, as a tuple; None if it has another form."""
     if _is_drop(value, spread, factor):
         return (None,)
     node = producer(value, "Sub")
@@ -210,7 +210,7 @@ def _shift(value: ir.Value | None, spread: _Spread, factor: ir.Value | None) -> 
 
 
 def _is_drop(value: ir.Value | None, spread: _Spread, factor: ir.Value | None, sign: int = -1) -> bool:
-    """Whether a value is mean * factor, negated when `sign` is negative."""
+    """True if a value is mean * factor, negated if `sign` is negative."""
     node = producer(value, "Neg")
     if node is not None:
         return _is_drop(node.inputs[0], spread, factor, -sign)
@@ -265,8 +265,8 @@ class FuseNormalisation(RewritePass):
     3. x / sqrt(mean(x * x) + e) is RmsNorm.
     4. A constant that multiplies the result is its scale, a constant added to LayerNorm its bias, when they broadcast
        to its shape.
-    5. Means that drop their axes are not recognised, nor those of whole batches for each channel: sums of many rows
-       are split among threads, and more exact, when they are operators of their own.
+    5. Means that drop their axes are not recognised, nor are batch statistics per channel: as separate operators, sums
+       of many rows are split among threads, and are more exact.
     """
 
     name = "fuse_normalisation"

@@ -1,4 +1,4 @@
-"""Post-ops: elementwise work on the result of a product, done by the primitive before it writes."""
+"""Fuses elementwise work on the result of a product into the primitive's epilogue (post-ops)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from ge.target import Target
 __all__ = ["FusePostOps"]
 
 _MAX_POST_OPS = 4
-# With one number; the sum with -0 is the other summand, also of zeros of either sign.
+# With one number; a sum with -0 is the other summand, also for zeros of either sign.
 _LINEAR = {"add": "linear,1.0,{!r}", "mul": "linear,{!r},-0.0"}
 
 
 def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
-    """The AI Core product that makes a value with one reader, if it can take another post-op."""
+    """The AI Core product that produces a value with one reader, if it can take another post-op."""
     cube = product_of(value)
     if (
         cube is None
@@ -54,7 +54,7 @@ def _open_cube(value: ir.Value | None, target: Target) -> ir.Node | None:
 def _operation(
     cube: ir.Node, options: CompileOptions, post_ops: Sequence[str], *operands: ir.Value | None
 ) -> Operation:
-    """A product as it would be with these post-ops."""
+    """The operation of a product with these post-ops."""
     now, operator = NodeView.of(cube), lookup(cube.op_type)
     values = [*cube.inputs, *[None] * (3 - len(cube.inputs)), *operands]
     op = NodeView(now.type, now.name, values, {**now.attrs, "post_ops": tuple(post_ops)}, now.outputs)
@@ -63,9 +63,9 @@ def _operation(
 
 
 def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands: ir.Value | None) -> bool:
-    """Whether a product loses nothing by another post-op.
+    """True if another post-op does not slow the product down.
 
-    Implementations of our own, which are chosen where they are faster, have few epilogues. The library's transposed
+    Our own implementations, which are chosen where they are faster, support few epilogues. The library's transposed
     convolutions apply most of them element by element.
     """
     if options.target.kind == "cuda":
@@ -87,7 +87,7 @@ def _stays_fast(cube: ir.Node, options: CompileOptions, post_op: str, *operands:
 
 
 def _accumulates_fast(op: Operation, target: Target) -> bool:
-    """Whether an operation is our own once its last post-op, an addition, is made in the operand's memory."""
+    """True if our implementation still runs the operation once its last post-op, an addition, accumulates in place."""
     if op.inputs[-1].shape != op.outputs[0].shape:
         return False
     sums = {**op.attrs, "post_ops": [*op.post_ops[:-1], "sum"]}
@@ -95,20 +95,20 @@ def _accumulates_fast(op: Operation, target: Target) -> bool:
 
 
 def _is_packed_once(cube: ir.Node) -> bool:
-    """Whether the weight of a product is known, or comes into a loop from outside."""
+    """True if the weight of a product is constant or loop-invariant."""
     weight = cube.inputs[1]
     assert weight is not None
     return constant_of(weight) is not None or (weight.is_graph_input() and _is_body(cube.graph))
 
 
 def _is_body(graph: ir.Graph | ir.Function | None) -> bool:
-    """Whether a graph begins as the body of a loop does: with the number of the step, and whether to go on."""
+    """True if a graph has the inputs of a loop body: the iteration number, and the condition."""
     first = [] if graph is None else [desc_of(value) for value in graph.inputs[:2]]
     return first == [TensorDesc((), "int64"), TensorDesc((), "bool")]
 
 
 def _is_plain_3x3(convolution: ir.Node) -> bool:
-    """Whether a convolution could be one by Winograd's algorithm; most are not, and need not be asked for."""
+    """True if Winograd's algorithm could compute a convolution; a cheap test before asking for implementations."""
     weight, attrs = desc_of(convolution.inputs[1]), attrs_of(convolution)  # type: ignore[arg-type]
     kernel = [weight.shape[axis] for axis in weight_perm(weight.rank, attrs["weight_format"])[2:]]
     return kernel == [3, 3] and attrs["groups"] == 1 and set(attrs["strides"] or [1]) == {1}
@@ -138,7 +138,7 @@ def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
     found = [(a, b) for a, b in sides if _fits(node, a, b, r.options.target)]
     if not found:
         return None
-    # Of two products the later one takes the other's result, which is then ready.
+    # Of two products the later one takes the other's result, which is then available.
     mine, other = max(found, key=lambda pair: _effort(node.inputs[pair[0]]))
     cube, operand = product_of(node.inputs[mine]), node.inputs[other]
     assert cube is not None
@@ -149,7 +149,7 @@ def _binary(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _effort(value: ir.Value | None) -> int:
-    """How far a value is from the inputs: the length of the shortest chain above it, up to a bound."""
+    """The distance of a value from the inputs: the length of the shortest chain above it, up to a bound."""
     steps = 0
     while value is not None and steps < 32:
         node = value.producer()
@@ -174,7 +174,7 @@ def _fits(node: ir.Node, mine: int, other: int, target: Target) -> bool:
 
 
 def _belongs_to_a_kernel(node: ir.Node, operand: ir.Value) -> bool:
-    """True if the kernel that makes the operand only for this node can fuse with a kernel that reads its result."""
+    """True if the kernel that computes the operand for this node only can fuse with a reader of its result."""
     maker, result = operand.producer(), node.outputs[0]
     if maker is None or not only_use(operand) or not _is_elementwise(maker) or only_use(result):
         return False
@@ -258,17 +258,17 @@ def _binary_after_reshape(r: Rewriter, node: ir.Node) -> ir.Value | None:
 class FusePostOps(RewritePass):
     """Fuse elementwise work into products.
 
-    1. An activation that a primitive knows (its operator declares an `epilogue`) becomes a post-op of the product it
+    1. An activation that a primitive supports (its operator declares an `epilogue`) becomes a post-op of the product it
        reads (its operator `takes_epilogues`), if the AI Core runs the product and it has no other reader.
-    2. So does an addition, multiplication, … of an operand of the result's full shape, of one value a channel, or of
-       one number. Sub and Div only with the product first. Not so where kernels work on either side and would become
-       one: only this node reads the operand, and several nodes read the result, elementwise work among them
+    2. So does an addition, multiplication, … of an operand of the result's full shape, of one value per channel, or of
+       a scalar; Sub and Div only with the product as first operand. It does not where the kernels on both sides could
+       fuse instead: only this node reads the operand, and several nodes read the result, elementwise ones among them
        (the momentum of a gradient).
     3. A Reshape between the two moves behind the elementwise node.
     4. At most four post-ops; they are applied in the order of the graph.
-    5. None that one of our own algorithms does not know, if the product is by one (Winograd's, Strassen's, few rows),
-       and none for transposed convolutions whose primitives do them element by element: most with strides or several
-       groups. The bias of these becomes an addition.
+    5. If one of our own algorithms (Winograd, Strassen, few rows) computes the product, only post-ops that it supports
+       are fused. Transposed convolutions whose primitives apply post-ops element by element (most with strides or
+       several groups) take none, and their bias becomes an addition.
     """
 
     name = "fuse_post_ops"

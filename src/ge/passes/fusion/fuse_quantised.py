@@ -1,4 +1,4 @@
-"""Quantised products: convolutions and matrix products of dequantised values run on 8-bit integers."""
+"""Quantised products: runs convolutions and matrix products of dequantised values on 8-bit integers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Grid:
 
 
 def grid_of(node: ir.Node) -> Grid | None:
-    """The grid of a Quantize or Dequantize, None when it is computed or differs along an axis."""
+    """The grid of a Quantize or Dequantize, None if it is computed or varies along an axis."""
     scale = constant_of(node.inputs[1])
     zero = (
         constant_of(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else np.zeros(())
@@ -39,7 +39,7 @@ def grid_of(node: ir.Node) -> Grid | None:
 
 @dataclass(frozen=True)
 class _Weight:
-    """An 8-bit weight without zero point and its scales, one a channel or one in all."""
+    """An 8-bit weight without zero point, and its scales: one per channel or one for the tensor."""
 
     values: np.ndarray
     scales: np.ndarray
@@ -59,7 +59,7 @@ def _weight(value: ir.Value | None, product: ir.Node) -> _Weight | None:
 
 
 def _channel_axis(product: ir.Node, rank: int) -> int:
-    """Where a weight has its output channels."""
+    """The axis of a weight's output channels."""
     attrs = attrs_of(product)
     if product.op_type == "MatMul":
         return rank - 2 if attrs["transpose_b"] else rank - 1
@@ -67,7 +67,7 @@ def _channel_axis(product: ir.Node, rank: int) -> int:
 
 
 def _bias(product: ir.Node) -> tuple[bool, np.ndarray | None]:
-    """Whether the bias is known, and the bias itself."""
+    """Whether the bias is constant, and the bias itself."""
     value = product.inputs[2] if len(product.inputs) > 2 else None
     if value is None:
         return True, None
@@ -82,7 +82,7 @@ def _bias(product: ir.Node) -> tuple[bool, np.ndarray | None]:
 
 
 def _into_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Quantize(product(Dequantize(x), Dequantize(w))), with a Relu perhaps."""
+    """Match Quantize(product(Dequantize(x), Dequantize(w))), perhaps with a Relu."""
     value, positive = node.inputs[0], False
     clip = producer(value, "Relu")
     if clip is not None and value is not None and only_use(value):
@@ -92,13 +92,13 @@ def _into_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if product is None or value is None or not only_use(value) or grid is None or dtype not in EIGHT_BIT:
         return None
     if positive and not (dtype == "uint8" and grid.zero == 0):
-        return None  # rounding to the grid would let negative values through
+        return None  # rounding to the grid would not clip negative values
     r.stands_for(product)
     return _integer_product(r, product, dtype, grid)
 
 
 def _to_floats(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """product(Dequantize(x), Dequantize(w)) whose result is not quantised."""
+    """Match product(Dequantize(x), Dequantize(w)) whose result is not quantised."""
     readers = node.outputs[0].consumers()
     if len(readers) == 1 and readers[0].op_type in ("Quantize", "Relu"):
         return None
@@ -140,7 +140,7 @@ def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: Grid) -> i
 
 
 def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Quantize(move(Dequantize(x))) on one grid moves the integers themselves."""
+    """Rewrite Quantize(move(Dequantize(x))) on one grid to move the integers directly."""
     move = node.inputs[0].producer() if node.inputs[0] is not None else None
     if move is None or len(move.outputs) != 1 or not only_use(move.outputs[0]):
         return None

@@ -1,4 +1,4 @@
-"""Residual additions of quantised networks, done by the integer convolution before it rounds."""
+"""Fuses residual additions of quantised networks into the integer convolution, before it rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FuseQuantisedSums"]
 
 
 def _sum(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Quantize(Add(Dequantize(QConv(…)), Dequantize(r))), with a Relu perhaps."""
+    """Match Quantize(Add(Dequantize(QConv(…)), Dequantize(r))), perhaps with a Relu."""
     value, grid, dtype = node.inputs[0], grid_of(node), attrs_of(node)["dtype"]
     clip = producer(value, "Relu")
     if clip is not None and value is not None and only_use(value):
@@ -44,7 +44,7 @@ def _sum(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _open_product(value: ir.Value | None, target: Target) -> ir.Node | None:
-    """The QConv behind a dequantised value with no other reader."""
+    """The QConv that produces a dequantised value with no other reader."""
     source = producer(value, "Dequantize")
     if source is None or value is None or not only_use(value) or grid_of(source) is None:
         return None
@@ -57,7 +57,7 @@ def _open_product(value: ir.Value | None, target: Target) -> ir.Node | None:
 
 
 def _operands(product: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """Bias and weight scales as vectors of one length."""
+    """Bias and weight scales as vectors of equal length."""
     attrs = attrs_of(product)
     outputs = desc_of(product.inputs[1]).shape[0 if attrs["weight_format"] == "OI" else -1]  # type: ignore[arg-type]
     values = [product.inputs[i] if len(product.inputs) > i else None for i in (2, 3)]
@@ -72,7 +72,7 @@ def _operands(product: ir.Node) -> tuple[np.ndarray, np.ndarray] | None:
 def _with_residual(
     r: Rewriter, product: ir.Node, residual: ir.Value, step: Grid, grid: Grid, dtype: str
 ) -> ir.Value:
-    """In units of the residual's step the residual's integers are added as they are."""
+    """In units of the residual's step the residual's integers are added unscaled."""
     operands = _operands(product)
     assert operands is not None
     bias, scales = operands
@@ -98,13 +98,13 @@ def _with_residual(
 
 
 class FuseQuantisedSums(RewritePass):
-    """Add residuals inside integer convolutions.
+    """Fuse residual additions into integer convolutions.
 
     1. The sum of a dequantised QConv with no other reader and another dequantised 8-bit value of its shape, quantised
        again, is one QConv with a residual. A Relu in between goes when the grid has no negative values.
-    2. The convolution's own result is bounded by its own grid as before, but no longer rounded to it: the sum is more
+    2. The convolution's own result is clipped to its own grid as before, but no longer rounded to it: the sum is more
        exact than the graph as written.
-    3. Grids that are computed or vary along an axis leave the sum as it is.
+    3. Sums with grids that are computed or vary along an axis stay.
     """
 
     name = "fuse_quantised_sums"

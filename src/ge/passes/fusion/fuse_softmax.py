@@ -1,4 +1,4 @@
-"""Softmax written out in simpler operators."""
+"""Recognises softmax decomposed into simpler operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _axes(node: ir.Node, rank: int) -> tuple[int, ...]:
 
 
 def _total(value: ir.Value | None, exponent: ir.Value) -> tuple[int, ...] | None:
-    """The axes over which a value sums the exponentials, kept as axes of one element."""
+    """The axes (kept) over which a value sums the exponentials."""
     node = producer(value, "ReduceSum")
     if node is None or node.inputs[0] is not exponent or not attrs_of(node)["keepdims"]:
         return None
@@ -26,7 +26,7 @@ def _total(value: ir.Value | None, exponent: ir.Value) -> tuple[int, ...] | None
 
 
 def _shifted(value: ir.Value, axes: tuple[int, ...]) -> ir.Value:
-    """The value before its maximum was taken off (softmax does that itself)."""
+    """The value before its maximum was subtracted (softmax does that itself)."""
     node = producer(value, "Sub")
     if node is None:
         return value
@@ -64,7 +64,7 @@ def _log_of_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _log_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """s - log(sum(exp(s))) for s = x - max(x)."""
+    """Match s - log(sum(exp(s))) for s = x - max(x)."""
     source, log = node.inputs[0], producer(node.inputs[1], "Log")
     total = None if log is None else producer(log.inputs[0], "ReduceSum")
     inner = None if total is None else producer(total.inputs[0], "Exp")
@@ -80,7 +80,7 @@ def _log_softmax(r: Rewriter, node: ir.Node) -> ir.Value | None:
 class FuseSoftmax(RewritePass):
     """Recognise softmax.
 
-    1. exp(x) / sum(exp(x)), with or without the maximum taken off first, is Softmax over the summed axes; the
+    1. exp(x) / sum(exp(x)), with or without subtracting the maximum first, is Softmax over the summed axes; the
        exponentials must have no other reader.
     2. x - log(sum(exp(x))) is LogSoftmax; so is log(softmax(x)).
     3. A sum that drops its axes is not recognised.

@@ -1,4 +1,4 @@
-"""Matrix products of one input with several constant weights, done as one (query, key and value of attention)."""
+"""Merges matrix products of one input with several constant weights (query, key and value of attention)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["MergeMatmuls"]
 
 
 class MergeMatmuls(Pass):
-    """Multiply an input once by all its weights.
+    """Multiply an input once by the concatenation of its weights.
 
     1. MatMuls of the same left operand by constant matrices, with constant or no biases and no post-ops, become one
        MatMul with their weights side by side, followed by a Split.
-    2. Only where every reader of the results takes strided views (by its `strided_inputs`) or is one (by its `views`),
-       so that the Split costs nothing.
+    2. Only if every reader of the results accepts strided views (its `strided_inputs`) or is a view itself (its
+       `views`), so that the Split is free.
     3. Results that are outputs of the graph stay as they are.
     """
 
@@ -66,7 +66,7 @@ def _takes_views(node: ir.Node) -> bool:
 
 
 def _merge(graph: ir.Graph, nodes: list[ir.Node], options: CompileOptions) -> None:
-    """Replace products by pieces of one, placed where the first of them stands."""
+    """Replace products by slices of one product, placed where the first of them was."""
     r = Rewriter(graph, nodes[0], options)
     r.stands_for(*nodes)
     weights = [w for w in (constant_of(n.inputs[1]) for n in nodes) if w is not None]

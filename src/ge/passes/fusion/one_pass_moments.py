@@ -1,4 +1,4 @@
-"""Mean and variance of long columns in one pass over memory."""
+"""Computes mean and variance of long columns in one pass over memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
 
 __all__ = ["OnePassMoments"]
 
-_LEAST_ELEMENTS = 1 << 18  # fewer are in a GPU's cache when they are read again
-_SHARE = 32  # of the first axis, whose mean stands in for the mean
+_LEAST_ELEMENTS = 1 << 18  # smaller tensors stay in a GPU's cache until they are read again
+_SHARE = 32  # of the first axis; the mean of these rows approximates the mean
 
 
 def _mean_of(node: ir.Node) -> ir.Node | None:
-    """The ReduceMean whose squared differences a ReduceMean averages, over the same columns; None for others."""
+    """The ReduceMean whose squared differences a ReduceMean averages over the same columns, else None."""
     square = producer(node.inputs[0], "Square")
     centred = producer(square.inputs[0], "Sub") if square is not None else None
     mean = producer(centred.inputs[1], "ReduceMean") if centred is not None else None
@@ -31,13 +31,13 @@ def _mean_of(node: ir.Node) -> ir.Node | None:
 
 
 class OnePassMoments(Pass):
-    """Compute mean and variance from sums of differences from a value near the mean, on GPUs.
+    """Compute mean and variance from sums of differences to an estimate of the mean, on GPUs.
 
-    1. Where a variance reads its tensor again after the mean, over columns that include the first axis, both become
-       sums of x - c and of its square, with c the mean of the first rows.
-    2. With rows that are a share s of all, (mean - c)² is at most variance / s: what cancels in the variance costs at
+    1. If a variance reads its tensor again after the mean, over columns that include the first axis, both become sums
+       of x - c and of its square, where c is the mean of the first rows.
+    2. If these rows are a share s of all, (mean - c)² is at most variance / s: cancellation in the variance costs at
        most log2(1 / s) of its 24 bits.
-    3. Short columns and rows, which are in registers or in the cache, stay.
+    3. Short columns, and rows, stay: they are in registers or in the cache.
     """
 
     name = "one_pass_moments"

@@ -1,4 +1,4 @@
-"""Large reductions with few results, done in two steps so that all cores take part."""
+"""Splits large reductions with few results into two steps, so that all cores take part."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of
 
 __all__ = ["SplitReductions"]
 
-_LANE = 8  # the last kept axis is what vectors run along
-_COLUMNS_PER_ROW = 16  # of a GPU, which has this many times as many threads as it has rows to keep it busy
-_MORE_PIECES = (
-    4  # times as many where an axis is split anyway: threads that wait for memory need others beside them
-)
+_LANE = 8  # vectors run along the last kept axis
+_COLUMNS_PER_ROW = 16  # of a GPU, which has this many times more threads than rows that keep it busy
+_MORE_PIECES = 4  # times as many if an axis is split anyway: other threads hide memory latency
 _LEAST_LENGTH = 8  # of a piece of an axis
 
 
@@ -33,7 +31,7 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     kept = math.prod(n for i, n in enumerate(desc.shape[:-1]) if i not in axes)
     enough = r.options.target.rows
-    if r.options.target.kind == "cuda":  # every column has threads of its own
+    if r.options.target.kind == "cuda":  # every column has its own threads
         kept *= desc.shape[-1]
         enough *= _COLUMNS_PER_ROW
     if kept >= enough:
@@ -60,7 +58,7 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _outer_extent(extent: int, pieces: int) -> int:
-    """Into how many pieces, some times as many as given, an axis is split; 0 where they would be short.
+    """The number of pieces to split an axis into, a multiple of `pieces`; 0 if they would be short.
 
     >>> _outer_extent(4096, 11), _outer_extent(4096, 300), _outer_extent(101, 2)
     (64, 512, 0)
@@ -70,7 +68,7 @@ def _outer_extent(extent: int, pieces: int) -> int:
 
 
 def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -> list[int] | None:
-    """The last axes to reduce first, so that what is left gives enough pieces."""
+    """The last axes to reduce first, so that the remaining axes give enough pieces."""
     pieces = kept
     for split in range(1, len(axes)):
         pieces *= shape[axes[split - 1]]
@@ -80,11 +78,11 @@ def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -
 
 
 class SplitReductions(RewritePass):
-    """Let all cores take part in large reductions.
+    """Parallelise large reductions.
 
-    1. A reduction that may be done axis by axis (its operator `nests`) of a large float tensor over two or more axes,
-       not the last one, that leaves few rows is done over the inner axes first and over the others then.
-    2. On a GPU a long axis is split in two for that; there enough are as many columns as have threads of their own.
+    1. A reduction that may run axis by axis (its operator `nests`) of a large float tensor over two or more axes, not
+       including the last one, that leaves few rows runs over the inner axes first, then over the others.
+    2. On a GPU a long axis is split in two first; there, as many columns as have their own threads are enough.
     3. Reductions along the last axis, small ones, and those that leave enough rows stay as they are.
     """
 

@@ -1,4 +1,4 @@
-"""Functions of bytes as tables: what follows from one 8-bit value, element by element, is looked up."""
+"""Tabulation: replaces elementwise functions of one 8-bit value by table lookups."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 __all__ = ["Tabulate"]
 
 _QUANTISATION = ("Quantize", "Dequantize", "ByteTable")
-_LONG = 4  # operators: a lookup takes less than they do, however simple they are
+_LONG = 4  # operators: a lookup is faster than that many, however simple they are
 _MOST = 64
-_LEAST_SIZE = 32  # elements, for which computing the table is worth while
+_LEAST_SIZE = 32  # elements from which computing the table pays off
 
 
 def _table(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Quantize(f(Dequantize(x))) with x in any number of places."""
+    """Match Quantize(f(Dequantize(x))) where f may read x any number of times."""
     out = desc_of(node.outputs[0])
     if out.dtype not in EIGHT_BIT or out.size < _LEAST_SIZE:
         return None
@@ -45,10 +45,10 @@ def _table(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _function(node: ir.Node) -> tuple[ir.Value, list[ir.Node]] | None:
-    """The one 8-bit value that a node depends on, and the nodes from there to it in their order."""
+    """The one 8-bit value that a node depends on, and the nodes between them in topological order."""
     nodes: dict[ir.Node, None] = {}
     leaves = _expand(node, nodes)
-    while leaves is not None and len(leaves) > 1:  # one of them may follow from another
+    while leaves is not None and len(leaves) > 1:  # one of them may depend on another
         leaf = next((v for v in leaves if _is_step(v.producer())), None)
         more = None if leaf is None else _expand(leaf.producer(), nodes)
         leaves = None if more is None else {v: None for v in (*leaves, *more) if v is not leaf}
@@ -59,7 +59,7 @@ def _function(node: ir.Node) -> tuple[ir.Value, list[ir.Node]] | None:
 
 
 def _expand(node: ir.Node | None, nodes: dict[ir.Node, None]) -> dict[ir.Value, None] | None:
-    """The 8-bit values that a node is computed from; None where it depends on anything else."""
+    """The 8-bit values that a node is computed from; None if it depends on anything else."""
     if node is None or not _is_step(node):
         return None
     leaves: dict[ir.Value, None] = {}
@@ -81,7 +81,7 @@ def _expand(node: ir.Node | None, nodes: dict[ir.Node, None]) -> dict[ir.Value, 
 
 
 def _is_step(node: ir.Node | None) -> bool:
-    """Whether a node computes each element from the elements at its place, and from numbers."""
+    """True if a node computes each element from the elements at the same position and from scalars."""
     if node is None or node.domain != "ge" or len(node.outputs) != 1:
         return False
     operator = lookup(node.op_type)
@@ -99,7 +99,7 @@ def _variables(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _in_order(node: ir.Node, root: ir.Value) -> list[ir.Node]:
-    """The nodes between a value and a node that depends on nothing else."""
+    """The nodes between a value and a node that depends on no other value."""
     found: dict[ir.Node, None] = {}
 
     def visit(at: ir.Node) -> None:
@@ -114,7 +114,7 @@ def _in_order(node: ir.Node, root: ir.Value) -> list[ir.Node]:
 
 
 def _tabulated(root: ir.Value, nodes: list[ir.Node], last: ir.Node) -> np.ndarray | None:
-    """The results for all bytes, in the order of their bits."""
+    """The results for all byte values, ordered by their bits."""
     builder = GraphBuilder(graph=ir.Graph([], [], nodes=[], name="table", opset_imports={"ge": 1}))
     builder.folds_all = True
     bytes_ = np.arange(256, dtype=np.uint8).view(numpy_dtype(desc_of(root).dtype))
@@ -130,19 +130,19 @@ def _tabulated(root: ir.Value, nodes: list[ir.Node], last: ir.Node) -> np.ndarra
 
 
 def _number(value: ir.Value) -> np.ndarray:
-    """A constant; numbers have no axes, which would meet those of the table."""
+    """A constant; scalars lose their axes, which would broadcast against the axis of the table."""
     array = constant_of(value)
     assert array is not None, "the rest of a function of bytes is constant"
     return array.reshape(()) if array.size == 1 else array
 
 
 class Tabulate(RewritePass):
-    """Look functions of bytes up in tables.
+    """Replace functions of bytes by table lookups.
 
-    1. An 8-bit Quantize whose operand follows from one other 8-bit value, element by element and with numbers only, is
-       a ByteTable of that value.
-    2. Functions of a few simple operators stay as they are, as do small tensors.
-    3. Values in between that have other readers are computed as before.
+    1. An 8-bit Quantize whose operand is an elementwise function of one other 8-bit value and of scalars only is a
+       ByteTable of that value.
+    2. Functions of few simple operators stay, as do small tensors.
+    3. Intermediate values with other readers are still computed.
     """
 
     name = "tabulate"

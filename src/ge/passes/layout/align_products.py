@@ -1,4 +1,4 @@
-"""Aligned rows for large 16-bit products and convolutions of GPUs, whose tensor cores read 16 bytes at a time."""
+"""Aligns rows of large 16-bit products and convolutions on GPUs, whose tensor cores read 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
 
 __all__ = ["AlignProducts"]
 
-_ELEMENTS = 8  # of 16 bits that begin at an address cuBLAS's fast kernels read
-_LEAST_SIDE = 256  # of a product whose time is arithmetic, not memory: the copies cost little beside it
+_ELEMENTS = 8  # 16-bit elements between addresses that cuBLAS's fast kernels can read from
+_LEAST_SIDE = 256  # of a compute-bound product: the copies cost little beside it
 _LEAST_WORK = 1 << 31  # multiplications
-_PADDED_READERS = frozenset(
-    {"MatMul", "Transpose", "Conv", "ConvGradWeight"}
-)  # of a value, or of views of it
+_PADDED_READERS = frozenset({"MatMul", "Transpose", "Conv", "ConvGradWeight"})  # of a value, or of its views
 
 
 @dataclass
 class _Sides:
-    """Rows, columns and depth of a product, and by how much each is padded."""
+    """Rows, columns and depth of a product, and the padding of each."""
 
-    operands: list[ir.Value]  # as they are in memory
+    operands: list[ir.Value]  # in memory order
     a: str  # their last axes: "mk" or "km"
     b: str  # "kn" or "nk"
     more: dict[str, int] = field(default_factory=dict)
 
     def high(self, rank: int, axes: str) -> list[int]:
-        """The padding of a tensor whose last axes are these."""
+        """The padding of a tensor with these last axes."""
         return [0] * (rank - len(axes)) + [self.more.get(axis, 0) for axis in axes]
 
 
 def _sides(node: ir.Node) -> _Sides | None:
-    """The sides of a product that is worth aligning and is not aligned, None for others."""
+    """The sides of an unaligned product that is worth aligning, else None."""
     attrs = attrs_of(node)
     (first, turned_a), (second, turned_b) = (
         _in_memory(value, attrs[f"transpose_{name}"]) for name, value in zip("ab", node.inputs, strict=False)
@@ -52,13 +50,13 @@ def _sides(node: ir.Node) -> _Sides | None:
     work = math.prod(sizes.values()) * math.prod(a.shape[:-2])
     if min(sizes["n"], sizes["k"], work // (sizes["n"] * sizes["k"])) < _LEAST_SIDE or work < _LEAST_WORK:
         return None
-    rows = {sides.a[-1], sides.b[-1], "n"}  # axes along which some tensor's rows are
+    rows = {sides.a[-1], sides.b[-1], "n"}  # axes along which some tensor's rows run
     sides.more = {axis: -sizes[axis] % _ELEMENTS for axis in rows if sizes[axis] % _ELEMENTS}
     return sides if sides.more else None
 
 
 def _in_memory(value: ir.Value | None, turned: bool) -> tuple[ir.Value, bool]:
-    """What a transposed matrix is a view of, and whether it is turned."""
+    """The matrix that a transposed matrix is a view of, and whether it is transposed."""
     assert value is not None
     node = producer(value, "Transpose")
     if node is None or desc_of(value).rank != 2:
@@ -68,7 +66,7 @@ def _in_memory(value: ir.Value | None, turned: bool) -> tuple[ir.Value, bool]:
 
 
 def _missing_channels(node: ir.Node) -> int:
-    """How many input channels a large convolution, or the gradient of its weights, lacks to a multiple of 8."""
+    """The number of input channels that a large convolution, or its weight gradient, lacks to a multiple of 8."""
     x, other = (desc_of(v) for v in node.inputs[:2])  # type: ignore[arg-type]
     attrs = attrs_of(node)
     last = attrs["data_format"] == "channels_last" and attrs["weight_format"] == "OKI"
@@ -86,13 +84,13 @@ def _missing_channels(node: ir.Node) -> int:
 
 
 class AlignProducts(Pass):
-    """Let the rows of large 16-bit products, and pixels of convolutions, begin at multiples of 16 bytes, on GPUs.
+    """Align the rows of large 16-bit products, and the pixels of convolutions, to 16 bytes on GPUs.
 
-    1. An axis that is the last one of an operand or of the result, and no multiple of 8 elements, is padded with
+    1. An axis that is the last one of an operand or of the result, and not a multiple of 8 elements, is padded with
        zeros; the result is sliced.
-    2. A tensor that is padded for one product is padded for all, and read through a slice elsewhere, so that it is in
-       memory once.
-    3. So are the input channels of convolutions and gradients of weights that the graph computes.
+    2. A tensor that is padded for one product is padded for all, and other readers read a slice of it, so that it is
+       stored once.
+    3. So are the input channels of convolutions and weight gradients with computed weights.
     4. Small ones, and products with operands in their epilogues, stay.
     """
 
@@ -164,7 +162,7 @@ def _padded(
     high: list[int],
     padded: dict[tuple[ir.Value, tuple[int, ...]], ir.Value],
 ) -> ir.Value:
-    """A value with zeros behind its axes, made where the value is; its other readers get a slice of that."""
+    """Pad a value with zeros where it is produced; its other readers read a slice of the result."""
     if not any(high):
         return value
     key = value, tuple(high)

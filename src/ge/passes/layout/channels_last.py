@@ -1,4 +1,4 @@
-"""Storage format: convolutions and poolings work on channels-last data, transposes bring it there and back."""
+"""Storage format: convolutions and poolings work on channels-last data, with transposes to and from it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["ChannelsLast"]
 
 
 class ChannelsLast(Pass):
-    """Give convolutions channels-last data.
+    """Convert convolutions to channels-last data.
 
     1. Every channels-first Conv, QConv, ConvTranspose and ConvGradWeight of one to three spatial axes becomes a
        channels-last one between Transposes (what Ascend calls TransData); so does every pooling beside them.
-    2. The Transposes are left to `sink_transposes` and `merge_movements`, which cancel them along chains; what remains
-       stands where a tensor is visible to the user or an operator needs channels first.
+    2. `sink_transposes` and `merge_movements` cancel the Transposes along chains; the remaining ones are where a tensor
+       is visible to the user or an operator needs channels first.
     3. Graphs without convolutions do not change; inputs and outputs keep their format.
     """
 

@@ -1,4 +1,4 @@
-"""Strided windows over pictures of few channels, as windows over more channels, for tensor cores of GPUs."""
+"""Space-to-depth for strided convolutions of images with few channels, for tensor cores of GPUs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 __all__ = ["FoldStrides"]
 
 _MOST_CHANNELS = 4
-_ELEMENTS = 8  # of 16 bits that tensor cores read at once
+_ELEMENTS = 8  # 16-bit elements that tensor cores read at once
 _LEAST_PLACES = 1 << 16  # of a result; smaller convolutions take no longer than the copies
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows over pictures: their taps along both axes in `groups` of as many as the stride has."""
+    """Windows over images: their taps along both axes in `groups` of stride taps each."""
 
     kernel: tuple[int, int]
     strides: tuple[int, int]
-    pads: tuple[int, int]  # before the pictures
+    pads: tuple[int, int]  # before the images
     places: tuple[int, int]  # of the result
     channels: int
 
@@ -34,14 +34,14 @@ class _Windows:
 
     @property
     def whole(self) -> tuple[int, int, int]:
-        """Taps along both axes and channels, with zeros behind those that are there."""
+        """Taps along both axes and channels, after zero padding."""
         down, across = (g * s for g, s in zip(self.groups, self.strides, strict=True))
         width = self.strides[0] * self.strides[1]
         padded = next(c for c in range(self.channels, _ELEMENTS + 1) if width * c % _ELEMENTS == 0)
         return down, across, padded
 
     def picture(self, r: Rewriter, x: ir.Value) -> ir.Value:
-        """(N, H, W, C) to squares of as many pixels as the strides have, whose channels are one after another."""
+        """(N, H, W, C) to stride-sized squares of pixels, whose channels are concatenated."""
         images, *sizes, channels = desc_of(x).shape
         down, across = self.strides
         rows, columns = (p - 1 + g for p, g in zip(self.places, self.groups, strict=True))
@@ -67,7 +67,7 @@ class _Windows:
         return r.op("Reshape", w, shape=[outputs, tall, broad, s * t * wide])
 
     def plain_weight(self, r: Rewriter, w: ir.Value) -> ir.Value:
-        """The way back."""
+        """The inverse of `weight`."""
         outputs = desc_of(w).shape[0]
         (tall, broad), (s, t) = self.groups, self.strides
         down, across, wide = self.whole
@@ -78,7 +78,7 @@ class _Windows:
 
 
 def _windows(node: ir.Node) -> _Windows | None:
-    """The windows of a convolution, or of the gradient of its weights, that is worth it; None for others."""
+    """The windows of a convolution, or of its weight gradient, that is worth rewriting, else None."""
     attrs = attrs_of(node)
     x, other, y = desc_of(node.inputs[0]), desc_of(node.inputs[1]), desc_of(node.outputs[0])  # type: ignore[arg-type]
     last = attrs["data_format"] == "channels_last" and attrs["weight_format"] == "OKI"
@@ -93,7 +93,7 @@ def _windows(node: ir.Node) -> _Windows | None:
         return None
     if strides[0] * strides[1] * x.shape[3] > 2 * _ELEMENTS or result.size // result.shape[3] < _LEAST_PLACES:
         return None
-    if not gradient and constant_of(node.inputs[1]) is not None:  # such networks have other ways
+    if not gradient and constant_of(node.inputs[1]) is not None:  # these have faster implementations
         return None
     down, across = result.shape[1:3]
     return _Windows(
@@ -102,11 +102,11 @@ def _windows(node: ir.Node) -> _Windows | None:
 
 
 class FoldStrides(Pass):
-    """Let tensor cores of GPUs read whole squares of pixels where pictures have few channels.
+    """Let tensor cores of GPUs read whole squares of pixels of images with few channels.
 
-    1. A convolution with windows larger than its stride s x t, over at most 4 channels, becomes one of stride 1: the
-       s x t pixels of a square become channels of one pixel, with zeros up to a multiple of 8.
-    2. So does the gradient of its weights, over the same squares.
+    1. A convolution with windows larger than its stride s x t, over at most 4 channels, becomes one of stride 1: the s
+       x t pixels of a square become the channels of one pixel, zero-padded to a multiple of 8.
+    2. So does its weight gradient, over the same squares.
     3. Small ones and those with constant weights stay.
     """
 

@@ -1,4 +1,4 @@
-"""Weights of generated products: in the order in which their kernels read them."""
+"""Stores the weights of generated products in the order in which their kernels read them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def _convolution(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class RowFactors(RewritePass):
-    """Give generated products weights whose last axis is that of the result.
+    """Transpose the weights of generated products so that their last axis is that of the result.
 
-    1. On a target without oneDNN a product is a generated kernel, whose vectors run along the last axis of the result:
-       a MatMul reads its second operand, a channels-last convolution its weights (as kernel, I, O) in that order.
-       Transposes of constants are folded; others are kernels of their own.
+    1. On a target without oneDNN a product is a generated kernel that vectorises along the last axis of the result: a
+       MatMul reads its second operand, a channels-last convolution its weights (as kernel, I, O) in that order.
+       Transposes of constants are folded; others are separate kernels.
     2. On other targets the library packs weights itself, and nothing changes.
     """
 

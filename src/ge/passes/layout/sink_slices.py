@@ -1,10 +1,10 @@
 """Slice sinking: push slices toward the inputs, so that unused rows are never computed.
 
 Contract of `sink_slices`:
-1. A node computes a part of its result when all its readers read only that part, and the operator's dataflow says
-   which parts of its inputs that needs. A reader is a slice, or a node that itself computes a part.
-2. A node that may fail on its values is computed as a whole.
-3. Nothing changes unless a task of the AI Core (a product, an attention) becomes smaller. Results are the same.
+1. A node computes a part of its result if all its readers read only that part and the operator's dataflow maps it to
+   parts of its inputs. A reader is a slice, or a node that itself computes a part.
+2. A node that may fail on its values is computed in full.
+3. Nothing changes unless an AI Core task (a product, an attention) becomes smaller. Results stay the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SinkSlices"]
 
 
 class SinkSlices(Pass):
-    """Move slices up where a product becomes smaller by it."""
+    """Move slices up where a product becomes smaller."""
 
     name: ClassVar[str] = "sink_slices"
 
@@ -36,11 +36,11 @@ class SinkSlices(Pass):
         return True
 
 
-Calls = dict[ir.Node, tuple[Part, Sliced]]  # what a node computes of its first output, and how
+Calls = dict[ir.Node, tuple[Part, Sliced]]  # the part of its first output that a node computes, and how
 
 
 def _calls(graph: ir.Graph) -> Calls:
-    """The nodes that compute a part, from the last to the first."""
+    """The nodes that compute a part, in reverse topological order."""
     calls: Calls = {}
     for node in reversed(graph):
         value, *others = node.outputs
@@ -66,7 +66,7 @@ def _read(graph: ir.Graph, calls: Calls, node: ir.Node, place: int) -> Part | No
 
 
 def _sliced(node: ir.Node) -> Part | None:
-    """What a slice takes of an axis, where it is at most half of it."""
+    """The part of an axis that a slice reads, if it is at most half of it."""
     if node.op_type != "Slice" or node.domain != "ge":
         return None
     attrs = attrs_of(node)
@@ -79,7 +79,7 @@ def _sliced(node: ir.Node) -> Part | None:
 
 
 def _narrow(graph: ir.Graph, calls: Calls, options: CompileOptions) -> None:
-    """Put nodes that compute parts in place of those that computed all."""
+    """Replace nodes by nodes that compute parts of their results."""
     parts: dict[ir.Value, ir.Value] = {}
     for node in reversed(calls):
         r, (computed, call) = Rewriter(graph, node, options), calls[node]
@@ -110,7 +110,7 @@ def _part_of(r: Rewriter, value: ir.Value, part: Part) -> ir.Value:
 
 
 def _read_within(graph: ir.Graph, node: ir.Node, value: ir.Value, options: CompileOptions) -> None:
-    """Let a slice read the part that is left of its input."""
+    """Rewrite a slice to read the remaining part of its input."""
     part, attrs = _sliced(node), attrs_of(node)
     assert part is not None
     starts, ends = list(attrs["starts"]), list(attrs["ends"])

@@ -13,7 +13,7 @@ from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rule, attrs_of
 
 __all__ = ["SinkTransposes"]
 
-_SMALL = 4  # an operand this many times smaller than the result may be transposed the other way instead
+_SMALL = 4  # an operand this many times smaller than the result may be transposed by the inverse instead
 
 
 def _transposed(value: ir.Value | None) -> tuple[ir.Value, Order] | None:
@@ -24,13 +24,13 @@ def _transposed(value: ir.Value | None) -> tuple[ir.Value, Order] | None:
 
 
 def _order_of(node: ir.Node) -> Order | None:
-    """The order all transposed operands of a node have in common, None when they differ or there is none."""
+    """The common permutation of a node's transposed operands, None if they differ or there is none."""
     orders = {found[1] for found in map(_transposed, node.inputs) if found is not None}
     return orders.pop() if len(orders) == 1 else None
 
 
 def _operand(r: Rewriter, value: ir.Value | None, order: Order, size: int) -> ir.Value | None:
-    """An operand in the source's order: what a transpose was made of, or a small one transposed the other way."""
+    """An operand in the source's order: the source of its transpose, or a small operand transposed by the inverse."""
     if value is None:
         return None
     found = _transposed(value)
@@ -59,7 +59,7 @@ def _operands(
 
 
 def _removes_more(values: Sequence[ir.Value | None], order: Order) -> bool:
-    """True if the transposes that operands lose are larger than those that others get: no rewrite undoes another.
+    """True if the removed transposes are larger than the added ones, so that no rewrite undoes another.
 
     Constants do not count: they are transposed when the graph is compiled.
     """
@@ -76,7 +76,7 @@ def _removes_more(values: Sequence[ir.Value | None], order: Order) -> bool:
 
 
 def _sink(r: Rewriter, node: ir.Node) -> Replacement:
-    """Work on the sources of transposed operands; what the node makes is transposed instead."""
+    """Apply the node to the sources of its transposed operands, and transpose its results instead."""
     flow = dataflow_of(node)
     first = _transposed(node.inputs[0]) if node.inputs else None
     order = first[1] if first is not None else _order_of(node)
@@ -104,14 +104,14 @@ def _sink(r: Rewriter, node: ir.Node) -> Replacement:
 class SinkTransposes(RewritePass):
     """Move transposes towards the outputs, so that those of neighbouring operators meet and cancel.
 
-    1. An elementwise operator whose operands are all transposed alike (or constant, or much smaller) works on the
-       untransposed operands; its result is transposed instead. Operands that it transposes the other way are smaller
-       than those that it no longer transposes.
-    2. An operator whose dataflow says how it works in another order does too, with its attributes renumbered; the
+    1. An elementwise operator whose operands all have the same transpose (or are constant, or much smaller) works on
+       the untransposed operands; its result is transposed instead. The operands that it then transposes by the inverse
+       are smaller than those whose transposes go.
+    2. An operator whose dataflow describes it in another axis order does too, with its attributes renumbered; the
        result of a reduction needs a smaller transpose or none.
-    3. Channels-first convolutions and poolings on transposed channels-last data work on that data (not once they have
-       post-ops); so do DepthToSpace and SpaceToDepth.
-    4. A Reshape of a transposed value comes first where the axes it merges are neighbours in the source.
+    3. Channels-first convolutions and poolings on transposed channels-last data work on that data (unless they already
+       have post-ops); so do DepthToSpace and SpaceToDepth.
+    4. A Reshape of a transposed value moves before the Transpose if the axes it merges are adjacent in the source.
     5. An operator with a full-size operand in another order does not change.
     """
 

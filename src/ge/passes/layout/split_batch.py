@@ -1,11 +1,11 @@
-"""Working through a large batch in cache-sized steps.
+"""Batch tiling: processes a large batch in cache-sized steps.
 
 Contract of `split_batch`:
-1. It applies only when rows of the outputs depend on the same rows of the inputs that carry the batch; the dataflow
-   of each operator in between must say so. One node without leaves the graph as it is.
+1. It applies only if rows of the outputs depend on the same rows of the inputs that carry the batch, as the dataflow of
+   every operator in between must show. One operator that does not leaves the graph unchanged.
 2. The graph then holds one step of the batch; the plan repeats it over the batch in one native call.
-3. The step is the divisor of the batch with the least traffic to main memory: weights are read once a step
-   (once in all when they fit the cache), what a node reads and writes goes to memory only when it does not fit.
+3. The step is the divisor of the batch with the least traffic to main memory: weights are read once per step (once in
+   total if they fit the cache); what a node reads and writes goes to memory only if it does not fit.
 4. Results are the same: every row is computed by the same operations.
 """
 
@@ -35,7 +35,7 @@ WORTHWHILE = 0.85  # of the whole batch's traffic
 
 
 class SplitBatch(Pass):
-    """Shrink the graph to one step of its batch (`facts.steps` says how many there are); nested graphs stay."""
+    """Shrink the graph to one step of its batch (`facts.steps` is the number of steps); nested graphs stay."""
 
     name: ClassVar[str] = "split_batch"
     visits_nested: ClassVar[bool] = False
@@ -56,19 +56,19 @@ class SplitBatch(Pass):
         return True
 
 
-# -- what a part of the batch needs -------------------------------------------------------------------------------
+# -- what a part of the batch needs --------------------------------------------------------------------------------
 
 Changes = dict[ir.Node, dict[str, Any]]  # attributes of nodes that compute a part
-Parts = dict[ir.Value, Part]  # the values that carry the batch: what one step has of them
+Parts = dict[ir.Value, Part]  # the values that carry the batch, and the part of them in one step
 
 
 def is_leading_part(
     whole: ir.Graph, part: ir.Graph, rows: tuple[int, int], carriers: Collection[int]
 ) -> bool:
-    """Whether one graph computes the first rows of what another computes, from the first rows of its inputs.
+    """True if one graph computes the first rows of another graph's results, from the first rows of its inputs.
 
-    rows: how many there are, of the whole and of the part. carriers: the inputs that have them as their first axis. The
-    proof fails where a number in the graphs depends on the count of rows.
+    rows: the row counts of the whole and of the part. carriers: the inputs whose first axis are the rows. The proof
+    fails if a number in the graphs depends on the row count.
     """
     found = _parts(whole, *rows, frozenset(whole.inputs[i] for i in carriers))
     if found is None:
@@ -108,7 +108,7 @@ def is_leading_part(
 
 
 def _same(attrs: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether attributes are equal; graphs in them are not compared, and count as different."""
+    """True if attributes are equal; nested graphs are not compared and count as different."""
 
     def plain(value: Any) -> Any:
         return tuple(value) if isinstance(value, list | tuple) else value
@@ -119,10 +119,10 @@ def _same(attrs: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
 def _parts(
     graph: ir.Graph, batch: int, size: int, carriers: Collection[ir.Value] | None = None
 ) -> tuple[Parts, Changes] | None:
-    """What `size` elements of the batch need of each value, and the attributes that change with it.
+    """The part of each value that `size` elements of the batch need, and the attributes that change with it.
 
-    None unless the outputs need those rows of all inputs that carry the batch (those that have it as their first axis,
-    where nothing else is said), and of no other value a part alone.
+    None unless the outputs need exactly those rows of all inputs that carry the batch (by default, those that have it
+    as their first axis), and no part of any other value.
     """
     if carriers is None:
         carriers = {v for v in graph.inputs if desc_of(v).rank and desc_of(v).shape[0] == batch}
@@ -164,14 +164,14 @@ def _parts(
 
 
 def _fed(value: ir.Value, parts: Parts, rows: Part, carries: bool) -> bool:
-    """Whether each step reads the next rows of an input, or all of one that does not carry the batch."""
+    """True if each step reads the next rows of an input, or all of an input that does not carry the batch."""
     if not carries:
         return value not in parts
     return not value.uses() or parts.get(value) == rows
 
 
 def _steady(node: ir.Node, part: Part) -> Sliced | None:
-    """How a node computes a part of all its outputs, where every step does so alike."""
+    """How a node computes a part of all its outputs, if every step does so alike."""
     flow = dataflow_of(node)
     extents = {desc_of(v).shape[part.axis : part.axis + 1] for v in node.outputs}
     if flow is None or len(extents) != 1 or extents == {()} or has_dynamic_size(node.outputs[0]):
@@ -189,11 +189,11 @@ def _effects(node: ir.Node) -> bool:
     return not operator.foldable or operator.dynamic_outputs or operator.engine is Engine.CONTROL
 
 
-# -- how many steps ----------------------------------------------------------------------------------------------
+# -- the number of steps -------------------------------------------------------------------------------------------
 
 
 def _best_steps(graph: ir.Graph, parts: Parts, batch: int, target: Target) -> int:
-    cache = target.cache_bytes // 2  # what a node's tensors may take and still be there for the next node
+    cache = target.cache_bytes // 2  # the size of a node's tensors that remain in cache for the next node
     weights = sum(_stored(v) for v in graph.initializers.values())
     moved = [
         sum(_stored(v) for v in (*node.inputs, *node.outputs) if v is not None and v in parts)

@@ -1,4 +1,4 @@
-"""Storage format of computed weights on GPUs, whose tensor cores read the input channels of a tap side by side."""
+"""Storage format of computed weights on GPUs, whose tensor cores read the input channels of a tap contiguously."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT = "OKI"
 
 
 def _order(rank: int, weight_format: str) -> list[int]:
-    """The order of axes that turns a weight format into (O, kernel…, I)."""
+    """The permutation from a weight format to (O, kernel…, I)."""
     outputs, inputs, *kernel = weight_perm(rank, weight_format)
     return [outputs, *kernel, inputs]
 
@@ -45,11 +45,11 @@ def _written(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 class WeightsLast(RewritePass):
-    """Give convolutions of a GPU weights with the input channels last.
+    """Store the weights of GPU convolutions with the input channels last.
 
-    1. Weights that the graph computes are transposed to (O, kernel…, I) before Conv and ConvTranspose, gradients of
-       weights from there after ConvGradWeight.
-    2. Constant weights stay: programs pack them when they are loaded.
+    1. Computed weights are transposed to (O, kernel…, I) before Conv and ConvTranspose, weight gradients from that
+       order after ConvGradWeight.
+    2. Constant weights stay: programs pack them at load time.
     """
 
     name = "weights_last"

@@ -20,10 +20,10 @@ from ge.passes.cleanup.merge_movements import holds_exactly
 __all__ = ["Recompute"]
 
 MIN_BYTES = 4096
-FAR = 12  # nodes between two uses from which a value counts as kept for later
-SLACK = 6  # nodes for which a value may be kept longer, so that another need not be
-MOST_NODES = 16  # that are repeated for one value
-SMALL_SHARE = 8  # a source this many times smaller than what it saves may be kept instead
+FAR = 12  # nodes between two uses from which a value counts as kept for a late reader
+SLACK = 6  # nodes by which a live range may grow to save another value
+MOST_NODES = 16  # nodes repeated for one value
+SMALL_SHARE = 8  # a source this many times smaller than the value may be kept instead
 MOST_LIGHT = 8  # the same, inside the kernel that reads it
 LIGHT_ROUNDS = 4
 _CHEAP = frozenset({Engine.VECTOR, Engine.VIEW})
@@ -35,24 +35,23 @@ _serial = itertools.count(1)
 class Recompute(Pass):
     """Trade arithmetic for memory, as `options.recompute` says.
 
-    0. "light": a large value that only vector operators read late is recomputed inside their kernels, element by
-       element, from values that are in memory then anyway, from small ones, or from one that takes no more memory where
-       it has to be kept longer for it (or that replaces several such values): nothing more is read or written. One that
-       products or convolutions read late is recomputed by one pass of plain arithmetic over what is in memory anyway,
-       though not on a GPU, whose memory takes time before it is full.
-       A value that is in memory anyway and is widened for several vector operators is widened by each of them.
-    1. "vector": light, and a large value with a long gap between readers is recomputed before its next reader, when
-       vector operators (activations, normalisations, element-wise work) make it from values that are in memory then or
-       shortly before, from small ones, from inputs or from constants; or when one further value that is kept for it
-       replaces several.
-       None of them is made twice for the sake of another.
-    2. "segments": light, and the work up to the moment when the most memory is in use is cut into about as many
-       segments as a segment has values that are kept beyond it; of each but the last only what later ones read is kept,
-       the rest is recomputed, products and convolutions too, before its first late reader.
-    3. Outputs of the graph are kept. Operators with fresh results (random numbers), nested graphs and users' operators
-       are not repeated: their values are kept.
-    4. A recomputed value stands right before its first late reader, is computed once for all of them, and is marked, so
-       that it is not joined with the original again.
+    0. "light": a large value whose late readers are all vector operators is recomputed inside their kernels, element by
+       element, from values that are live then anyway, from small ones, or from one of no more bytes whose live range
+       has to grow for it (or that replaces several such values): memory traffic does not grow. A value that products or
+       convolutions read late is recomputed by one pass of plain arithmetic over live values, though not on a GPU, which
+       has spare memory and would lose time.
+       A live value that is widened for several vector operators is widened by each of them.
+    1. "vector": light, and a large value with a long gap between readers is recomputed before its next reader, if
+       vector operators (activations, normalisations, elementwise work) compute it from values that are live then or
+       shortly before, from small ones, from inputs or from constants; or if one further value that is kept for it
+       replaces several. None of these is recomputed for the sake of another.
+    2. "segments": light, and the work up to the memory peak is cut into about as many segments as a segment has values
+       that outlive it; of each segment but the last only what later ones read is kept; the rest, including products and
+       convolutions, is recomputed before its first late reader.
+    3. Outputs of the graph are kept. Operators with nondeterministic results (random numbers), nested graphs and custom
+       operators are not repeated: their values are kept.
+    4. A recomputed value is placed right before its first late reader, computed once for all of them, and marked, so
+       that common subexpression elimination does not merge it with the original.
     """
 
     name = "recompute"
@@ -66,7 +65,7 @@ class Recompute(Pass):
 
 @dataclass
 class _Late:
-    """A value that is kept for late readers: the position of the first of them, and of its last early use."""
+    """A value that is kept for late readers: the positions of its first late reader and of its last early use."""
 
     value: ir.Value
     first: int
@@ -74,7 +73,7 @@ class _Late:
 
 
 class _Lives:
-    """Positions of nodes, and until when values are in use."""
+    """Positions of nodes, and the live ranges of values."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
@@ -87,7 +86,7 @@ class _Lives:
         }
 
     def late(self) -> list[_Late]:
-        """The large values that are kept over many nodes, in the order in which they are made."""
+        """The large values that are live over many nodes, in the order in which they are computed."""
         found = []
         for place, node in enumerate(self.nodes):
             for value in node.outputs:
@@ -102,7 +101,7 @@ class _Lives:
         return found
 
     def fullest(self) -> int:
-        """The position at which the most memory is in use: where the way back begins."""
+        """The position of the memory peak, where the backward pass begins."""
         change = [0] * (len(self.nodes) + 1)
         for value, end in self.end.items():
             change[self.position[_maker(value)]] += desc_of(value).nbytes
@@ -111,15 +110,15 @@ class _Lives:
         return live.index(max(live))
 
     def is_given(self, value: ir.Value) -> bool:
-        """Whether a value is in memory all the time."""
+        """True if a value is always in memory."""
         return value.producer() is None or constant_of(value) is not None
 
     def is_there(self, value: ir.Value, position: int) -> bool:
-        """Whether a value is in memory at a position anyway, or until shortly before."""
+        """True if a value is live at a position anyway, or until shortly before."""
         return self.is_given(value) or self.end[value] >= position - SLACK
 
     def repeat(self, nodes: Sequence[ir.Node], before: ir.Node) -> dict[ir.Value, ir.Value]:
-        """Put copies of nodes before a node; what stands for their outputs."""
+        """Insert copies of nodes before a node; return the copies of their outputs."""
         made: dict[ir.Value, ir.Value] = {}
         for node in sorted(nodes, key=self.position.__getitem__):
             copy = _copy(node, [made.get(v, v) if v is not None else None for v in node.inputs])
@@ -128,7 +127,7 @@ class _Lives:
         return made
 
     def hand_over(self, value: ir.Value, other: ir.Value, first: int) -> None:
-        """Let the readers from a position on read another value."""
+        """Redirect the readers from a position on to another value."""
         for node, index in value.uses():
             if self.position.get(node, -1) >= first:
                 node.replace_input_with(index, other)
@@ -170,7 +169,7 @@ def _light(graph: ir.Graph, *, passes: bool = True) -> bool:
 
 
 def _widen_for_each(lives: _Lives) -> bool:
-    """Give every vector operator that reads a widened value a cast of its own, so that the wide value is not stored."""
+    """Give every vector operator that reads a widened value its own cast, so that the wide value is not stored."""
     casts = [node for node in lives.nodes if _widens_what_is_stored(node)]
     changed = False
     for cast in casts:
@@ -185,7 +184,7 @@ def _widen_for_each(lives: _Lives) -> bool:
 
 
 def _widens_what_is_stored(node: ir.Node) -> bool:
-    """True if the node widens a value that no vector operator makes, and only vector operators read it."""
+    """True if the node widens a value that no vector operator computes, and only vector operators read it."""
     source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
     if node.op_type != "Cast" or source is None or result.is_graph_output():
         return False
@@ -217,7 +216,7 @@ def _light_round(lives: _Lives, passes: bool) -> bool:
 
 
 def _accept(lives: _Lives, late: _Late, chain: _Chain, plans: list[tuple[_Late, list[ir.Node]]]) -> None:
-    """Plan to make a value again: it is in memory until its last early use, what it is made of as long as it was."""
+    """Plan to recompute a value: it is live until its last early use, its sources for as long as it was."""
     last, lives.end[late.value] = lives.end[late.value], late.early
     for value in {v for node in chain.nodes for v in node.inputs if v is not None and not lives.is_given(v)}:
         if _maker(value) not in chain.nodes:
@@ -226,18 +225,18 @@ def _accept(lives: _Lives, late: _Late, chain: _Chain, plans: list[tuple[_Late, 
 
 
 def _nearly_there(lives: _Lives, late: _Late, source: ir.Value) -> bool:
-    """Whether a source that is no larger is in memory for most of the time for which a value would be kept."""
+    """True if a source of no more bytes is live for most of the time for which a value would be kept."""
     extension = late.first - lives.end[source]
     return desc_of(source).nbytes <= desc_of(late.value).nbytes and 2 * extension <= late.first - late.early
 
 
 def _read_by_kernels(lives: _Lives, late: _Late) -> bool:
-    """Whether the late readers of a value are vector operators that can make it as they read."""
+    """True if the late readers of a value are vector operators that can recompute it as they read."""
     return all(_joins(node) for node in late.value.consumers() if lives.position[node] >= late.first)
 
 
 def _one_pass(chain: _Chain) -> bool:
-    """Whether a value costs little even where a kernel of its own makes it, for products and convolutions."""
+    """True if a value is cheap to recompute even in a separate kernel, for products and convolutions."""
     return chain.missing is None and all(map(_is_plain, chain.nodes))
 
 
@@ -289,7 +288,7 @@ def _vector_round(lives: _Lives) -> bool:
 
 @dataclass
 class _Chain:
-    """Vector nodes that make a value again, and the one source of theirs that would have to be kept for it."""
+    """Vector nodes that recompute a value, and the one source that would have to be kept for it."""
 
     nodes: list[ir.Node]
     missing: ir.Value | None = None
@@ -302,7 +301,7 @@ def _chain(
     most: int,
     gone: Collection[ir.Value] = (),
 ) -> _Chain | None:
-    """How at most that many nodes make a value from what is there when it is needed again; None if there is no way."""
+    """A way to recompute a value from live values with at most `most` nodes; None if there is none."""
     small = desc_of(late.value).nbytes // SMALL_SHARE
     nodes: dict[ir.Node, None] = {}
     missing: ir.Value | None = None
@@ -330,7 +329,7 @@ def _chain(
 
 
 def _carry_out(lives: _Lives, plans: list[tuple[_Late, list[ir.Node]]]) -> bool:
-    """Make the values again before their late readers."""
+    """Recompute the values before their late readers."""
     for late, nodes in plans:
         made = lives.repeat(nodes, lives.nodes[late.first])
         lives.hand_over(late.value, made[late.value], late.first)
@@ -364,10 +363,10 @@ def _parts(lates: Sequence[_Late]) -> list[list[_Late]]:
 
 
 def _repeat_segment(lives: _Lives, part: Sequence[_Late]) -> bool:
-    """Keep what later segments read, and make the rest of a segment again before its first late reader."""
+    """Keep what later segments read, and recompute the rest of a segment before its first late reader."""
     start = lives.position[_maker(part[0].value)]
     stop = lives.position[_maker(part[-1].value)]
-    # Read while later segments are made: the last value, and whatever else reaches over.
+    # Read while later segments are computed: the last value, and any other that reaches over.
     dropped = [late for late in part if late.early <= stop]
     nodes = _closure(lives, [late.value for late in dropped], lambda n: start <= lives.position[n] <= stop)
     able = [late for late in dropped if _maker(late.value) in nodes]
@@ -383,7 +382,7 @@ def _repeat_segment(lives: _Lives, part: Sequence[_Late]) -> bool:
 def _closure(
     lives: _Lives, values: Iterable[ir.Value], inside: Callable[[ir.Node], bool]
 ) -> dict[ir.Node, None]:
-    """The nodes of a segment that compute some values from its inputs, as far as they can be recomputed."""
+    """The nodes of a segment that compute some values from its inputs, as far as these can be recomputed."""
     nodes: dict[ir.Node, None] = {}
     todo = list(values)
     while todo:

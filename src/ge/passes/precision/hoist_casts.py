@@ -1,4 +1,4 @@
-"""Cast hoisting: a loop invariant is cast to the running type once, before the loop."""
+"""Cast hoisting: casts loop invariants to the compute type once, before the loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _hoisted(r: Rewriter, node: ir.Node) -> Replacement:
 
 
 def _move(r: Rewriter, body: ir.Graph, cast: ir.Node, given: list[ir.Value | None]) -> None:
-    """Cast the captured value outside and capture that."""
+    """Cast a captured value outside the loop and capture the result."""
     captured = cast.inputs[0]
     assert captured is not None
     outer = given[body.inputs.index(captured)]
@@ -46,11 +46,11 @@ def _move(r: Rewriter, body: ir.Graph, cast: ir.Node, given: list[ir.Value | Non
 
 
 class HoistCasts(RewritePass):
-    """Take casts out of loops.
+    """Hoist casts out of loops.
 
-    1. A cast, in the body of a loop, of a value from outside is made once before the loop.
+    1. A cast of a captured value in the body of a loop moves before the loop.
     2. A captured value that the body no longer reads is no longer an input of the loop.
-    3. Casts of states and of what the body computes stay.
+    3. Casts of states and of values computed in the body stay.
     """
 
     name = "hoist_casts"

@@ -1,4 +1,4 @@
-"""Precision modes: which operators run in a narrower element type, and which values are stored in one."""
+"""Precision modes: choose the operators that run in a narrower element type, and the values stored in one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
 
 @dataclass(frozen=True)
 class Mode:
-    """What a precision mode does: the narrow type, whether results and stored values take it too, and whether it
-    is wanted even where the machine can only imitate it."""
+    """A precision mode: the narrow type, whether results and stored values take it too, and whether it is required even
+    if the machine can only emulate it."""
 
     dtype: str
     stores: bool
@@ -45,17 +45,17 @@ class LowerPrecision(Pass):
     1. The default mode changes nothing.
     2. In the mixed modes, float32 products and poolings (Conv, ConvTranspose, MatMul, Attention, LSTM, MaxPool,
        AvgPool, and their gradients) run in the narrow type, accumulating in float32; biases stay float32.
-    3. Scores on their way into a Softmax and sums on their way into a normalisation keep float32, also sums that are
-       added to again after it (the residual stream of a transformer, where every rounding would stay to the end). So
-       does a product that is the model's answer or that no other product depends on (a gradient on its way into the
-       update of a weight; the weights themselves are float32 inputs and outputs). Vector kernels compute in float32;
-       what they hand to one another is `store_narrow`'s business.
-    4. Where the machine's primitives lack the narrow type, the modes that allow it change nothing, and the modes
-       that force it are imitated (see `widen_unsupported`); either way the graph carries a note.
+    3. Scores that feed a Softmax and sums that feed a normalisation keep float32, also sums that are added to again
+       after it (the residual stream of a transformer, where every rounding would persist to the end). So does a product
+       that is the model's output or that no other product depends on (a gradient that feeds a weight update; the
+       weights themselves are float32 inputs and outputs). Vector kernels compute in float32; `store_narrow` decides how
+       values are stored between them.
+    4. If the machine's primitives lack the narrow type, modes that allow it change nothing, and modes that force it are
+       emulated (see `widen_unsupported`); either way the graph carries a note.
     5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
     6. force_fp32 widens 16-bit floats inside the model to float32.
     7. Inputs, outputs, integers, booleans and float64 keep their element types; so do nodes marked to keep theirs, and
-       nodes (by name or operator) whose own mode in `op_precision` says so.
+       nodes whose own mode in `op_precision` (by name or operator) says so.
     """
 
     name = "lower_precision"
@@ -84,7 +84,7 @@ class LowerPrecision(Pass):
 
 
 def feeding_products(graph: ir.Graph) -> set[ir.Value]:
-    """The values that some product depends on, directly or not."""
+    """The values that some product depends on, directly or indirectly."""
     found: set[ir.Value] = set()
     for node in reversed(graph):
         if (
@@ -97,7 +97,7 @@ def feeding_products(graph: ir.Graph) -> set[ir.Value]:
 
 
 def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
-    """The mode of a node: its own by name, by origin, by operator, else the model's."""
+    """The mode of a node: its own by name, by origin or by operator, else the model's."""
     if facts.keep_dtype(node):
         return None
     for key in _keys(node):
@@ -108,18 +108,18 @@ def mode_of(node: ir.Node, options: CompileOptions) -> Mode | None:
 
 
 def _keys(node: ir.Node) -> tuple[str, ...]:
-    """The names that a node's own mode can be given under, the narrowest first."""
+    """The names under which a node's own mode can be set, most specific first."""
     return (node.name or "", *facts.origin(node), node.op_type)
 
 
 def _names(graph: ir.Graph) -> set[str]:
-    """The names of all nodes, nested ones too."""
+    """The names of all nodes, including nested ones."""
     inner = [_names(subgraph) for subgraph in subgraphs_of(graph)]
     return {key for node in graph for key in _keys(node)}.union(*inner)
 
 
 def _usable(name: PrecisionMode, target: Target) -> Mode | None:
-    """What a mode does on this machine: a permission to lower is not used where primitives lack the type."""
+    """The effect of a mode on this machine: a mode that allows a type is ignored if primitives lack it."""
     mode = MODES.get(name)
     return mode if mode is None or mode.forced or mode.dtype in target.narrow_floats else None
 
@@ -133,7 +133,7 @@ def _lowerable(node: ir.Node) -> bool:
 
 
 def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, *, last: bool) -> None:
-    """Run one node in the narrow type, between casts; the sums of a `last` product stay wide."""
+    """Run one node in the narrow type, between casts; a `last` product keeps wide sums."""
     precision = lookup(node.op_type).precision
     if not mode.stores and not precision.product:
         return
@@ -161,7 +161,7 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
 
 
 def _narrowed(r: Rewriter, node: ir.Node, index: int, dtype: str) -> ir.Value:
-    """An operand in the narrow type; the errors of constant weights cancel in their sums."""
+    """An operand in the narrow type; constant weights are rounded so that the errors of their sums cancel."""
     value = node.inputs[index]
     assert value is not None
     layout = layout_of(node) if index == 1 else None
@@ -172,7 +172,7 @@ def _narrowed(r: Rewriter, node: ir.Node, index: int, dtype: str) -> ir.Value:
 
 
 def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
-    """Whether a value goes, perhaps after some arithmetic, only into a softmax or into statistics."""
+    """True if a value feeds, perhaps after some arithmetic, only a softmax or statistics."""
     readers = value.consumers()
     if value.is_graph_output() or not readers or depth == 0:
         return False
@@ -183,7 +183,7 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
 
 
 def _is_residual(value: ir.Value) -> bool:
-    """Whether a value goes into a normalisation and beside that only into sums."""
+    """True if a value feeds a normalisation and otherwise only sums."""
     uses = _uses(value)
     normalised = [lookup(n.op_type).precision.normalises for n, _ in uses]
     return any(normalised) and all(
@@ -193,7 +193,7 @@ def _is_residual(value: ir.Value) -> bool:
 
 
 def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
-    """Who reads a value, also under another shape, and as which input."""
+    """The consumers of a value, looking through reshapes, with their input positions."""
     found = []
     for node, index in value.uses():
         found += _uses(node.outputs[0]) if _is_view(node) else [(node, index)]
@@ -201,7 +201,7 @@ def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
 
 
 def _is_answer(value: ir.Value) -> bool:
-    """Whether a value is nothing but an output of the model, perhaps under another shape."""
+    """True if a value is only an output of the model, perhaps reshaped."""
     readers = value.consumers()
     if not readers:
         return value.is_graph_output()
@@ -240,5 +240,5 @@ def _widen(graph: ir.Graph, options: CompileOptions) -> bool:
 
 
 def _has_graphs(node: ir.Node) -> bool:
-    """Whether a node has nested graphs."""
+    """True if a node has nested graphs."""
     return any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values())

@@ -1,4 +1,4 @@
-"""Rounding of constant weights to 16-bit floats so that the errors of a sum cancel."""
+"""Rounds constant weights to 16-bit floats so that the errors of a sum cancel."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["WeightLayout", "layout_of", "round_weights", "typical_means"]
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """The layout of a weight: which numbers go into one sum, as channels times the taps of a window.
+    """The layout of a weight: the numbers that go into one sum, as channels times the taps of a window.
 
-    Rows (one for each output) come first, as (…, rows, channels, taps…), or last, as (…, taps…, channels, rows).
+    Rows (one per output) come first, as (…, rows, channels, taps…), or last, as (…, taps…, channels, rows).
     """
 
     channels: int
@@ -31,13 +31,13 @@ class WeightLayout:
 def round_weights(
     weights: np.ndarray, dtype: str, layout: WeightLayout, means: np.ndarray | None = None
 ) -> np.ndarray:
-    """Float32 weights in a narrower type, rounded so that the errors of the sums they go into largely cancel.
+    """Round float32 weights to a narrower type so that the errors of the sums they go into largely cancel.
 
-    Rounding each weight to the nearest number leaves every sum with an error of its own, the same at every place of an
-    image and for every input, so that nothing later averages it out. Here weights that are close to the middle between
-    two numbers go to the other one where that makes up for the errors of the others: first among the taps of a window
-    on one channel, which see nearly the same value, then over all channels, each as much as its mean counts (`means`,
-    by group and channel; all equal where nothing is known).
+    Rounding each weight to nearest gives every sum an error that is the same at every position of an image and for
+    every input, so that nothing later averages it out. Here weights near the midpoint of two numbers are rounded the
+    other way where that compensates for the errors of the others: first among the taps of a window on one channel,
+    which see nearly the same value, then over all channels, each weighted by its mean (`means`, by group and channel;
+    all equal if unknown).
 
     >>> w = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
     >>> plain = w.astype(npu_runtime.numpy_dtype("bfloat16"))
@@ -79,10 +79,10 @@ def layout_of(node: ir.Node) -> WeightLayout | None:
 
 
 def typical_means(node: ir.Node) -> np.ndarray | None:
-    """What the channels of a convolution's input are on average beside one another, by group and channel.
+    """The relative means of a convolution's input channels, by group and channel.
 
-    Known where the input comes, without an activation, from a depthwise convolution with constant weights: a channel
-    with equal values becomes the sum of its taps.
+    Known if the input comes, without an activation, from a depthwise convolution with constant weights: a constant
+    channel becomes the sum of its taps.
     """
     if node.op_type != "Conv":
         return None
@@ -91,7 +91,7 @@ def typical_means(node: ir.Node) -> np.ndarray | None:
 
 
 def _channel_means(value: ir.Value | None) -> np.ndarray | None:
-    """The means of a value's channels where those that nothing is known of have 1; None where that is all of them."""
+    """The means of a value's channels, 1 where unknown; None if all are unknown."""
     node = None if value is None else value.producer()
     if node is None:
         return None
@@ -111,7 +111,7 @@ def _channel_means(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _depthwise_weight(node: ir.Node) -> np.ndarray | None:
-    """The constant weight of a depthwise convolution that no activation follows, as (channels, taps)."""
+    """The constant weight of a depthwise convolution without activation, as (channels, taps)."""
     if node.op_type != "Conv":
         return None
     attrs, layout, weight = attrs_of(node), layout_of(node), constant_of(node.inputs[1])

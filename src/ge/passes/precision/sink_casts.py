@@ -1,4 +1,4 @@
-"""Cast sinking: widening casts move down through movements, which then work on the narrow type, until casts cancel."""
+"""Cast sinking: moves widening casts down through movements, which then work on the narrow type, until casts cancel."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SinkCasts(RewritePass):
     """Move widening casts behind movements.
 
     1. A movement (an operator that declares `moves`: Reshape, Transpose, Slice, Split, Concat, …) whose inputs are all
-       widened from one narrower type that the wide one holds exactly works on the narrow values, if it takes them; its
-       results are widened instead.
+       widened from one narrower type that the wide type represents exactly works on the narrow values, if it accepts
+       them; its results are widened instead.
     2. Narrowing casts stay where they are.
     """
 

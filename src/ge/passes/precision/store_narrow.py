@@ -15,20 +15,20 @@ __all__ = ["StoreNarrow"]
 
 _WIDE = "float32"
 _NARROW = ("bfloat16", "float16")
-SMALL_SHARE = 256  # of the largest value's elements
+SMALL_SHARE = 256  # of the elements of the largest value
 
 
 class StoreNarrow(Pass):
-    """Store values narrow in the mixed precision modes, and where nothing is lost in all of them.
+    """Store values narrow in the mixed precision modes, and in all modes where nothing is lost.
 
-    1. A float32 value made by a vector operator and read only by vector operators is stored in the mode's type; the
-       kernels widen it when they read and round it when they write.
-    2. A value and its views are stored alike, or not at all.
+    1. A float32 value computed by a vector operator and read only by vector operators is stored in the mode's type; the
+       kernels widen it on load and round it on store.
+    2. A value and its views are stored in the same type.
     3. Inputs and outputs of the graph, constants, and nodes exempt from the mode keep float32.
-    4. So do values that are small beside the graph's largest (statistics of batches: rounding them saves nothing), and
-       values that no product depends on (gradients on their way into the update of a weight).
-    5. In every mode a float32 value that a 16-bit float of a vector operator was widened to, read only by vector
-       operators, is stored as it was before.
+    4. So do values that are small beside the graph's largest (batch statistics: rounding them saves nothing), and
+       values that no product depends on (gradients that feed a weight update).
+    5. In every mode a float32 value that was widened from the 16-bit result of a vector operator, and that only vector
+       operators read, is stored in the 16-bit type.
     """
 
     name = "store_narrow"
@@ -70,7 +70,7 @@ def _widened_from(node: ir.Node) -> str:
 
 
 def _family(value: ir.Value) -> list[ir.Value]:
-    """A value and all views of it, which share its memory."""
+    """A value and all its views, which share its memory."""
     found = [value]
     for member in found:
         found += [v for n in member.consumers() if lookup(n.op_type).engine is Engine.VIEW for v in n.outputs]
@@ -86,6 +86,6 @@ def _storable(value: ir.Value) -> bool:
 
 def _is_vector(node: ir.Node) -> bool:
     operator = lookup(node.op_type)
-    if is_custom(operator) and operator.aicpu:  # where it runs is not settled yet
+    if is_custom(operator) and operator.aicpu:  # its engine is not chosen yet
         return False
     return operator.engine in (Engine.VECTOR, Engine.VIEW)

@@ -16,11 +16,11 @@ _WIDE = "float32"
 
 
 class WidenUnsupported(Pass):
-    """Run products in float32 where the machine's primitives lack their 16-bit type.
+    """Run products in float32 if the machine's primitives lack their 16-bit type.
 
-    1. Only operators whose precision says `widens` (convolution, matrix product, recurrent layers) are touched.
+    1. Only operators whose precision declares `widens` (convolution, matrix product, recurrent layers) change.
     2. Operands are widened and results rounded once, as a primitive that accumulates in float32 does.
-    3. A type that the primitives support stays, except for nodes whose primitive of bfloat16 lets NaN and infinities
+    3. A type that the primitives support stays, except for nodes whose bfloat16 primitive lets NaN and infinities
        spread (`Precision.spreads`).
     """
 

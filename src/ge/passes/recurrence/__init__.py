@@ -1,1 +1,1 @@
-"""Recurrence: hoisting, fusion of recurrent layers."""
+"""Recurrence: loop fission and fusion of recurrent layers."""

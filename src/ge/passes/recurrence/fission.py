@@ -1,4 +1,4 @@
-"""Loop fission: of a Scan only the recurrence stays in the loop; the rest is done for all steps at once."""
+"""Loop fission: only the recurrence stays in a Scan; everything else is computed for all steps at once."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, 
 __all__ = ["Fission"]
 
 _LIGHT = (Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.INJECTIVE)
-_CHEAP = frozenset({"Identity", "BroadcastTo"})  # as good in a kernel of the step
+_CHEAP = frozenset({"Identity", "BroadcastTo"})  # as cheap inside a kernel of the step
 
 # How a value depends on the step.
 _FIXED, _OF_ROWS, _OF_STATES = 0, 1, 2
 
 
 class Fission(RewritePass):
-    """Leave the recurrence in the loop and take everything else out of it.
+    """Keep the recurrence in the loop and move everything else out of it.
 
-    1. What is the same in every step is computed once before the loop; so is a row that is a copy of one value.
-    2. Products, reductions and the like of rows that depend on no state are computed for all rows before the loop, and
-       what directly follows on them. Elementwise work on rows stays: a kernel of the step does it as it reads them.
-    3. What no state depends on is computed after the loop, of the stacked values it needs, unless these are larger.
-    4. A state that each step only adds products, or sums of rows, to is one product or sum after the loop, of 16-bit
-       floats in float32. A state whose values on the way are read stays.
-    5. States that never change, and states without readers, are dropped.
-    6. Operators with effects or fresh results, and those that cannot work on stacked inputs, stay in the loop.
+    1. Loop invariants are hoisted before the loop; so is a row that is a copy of one value.
+    2. Products, reductions and other heavy work on rows that depend on no state are computed for all rows before the
+       loop, with the nodes that directly follow them. Elementwise work on rows stays: a kernel of the step does it on
+       load.
+    3. Values that no state depends on are computed after the loop from stacked values, unless these are larger.
+    4. A state to which each step only adds products, or sums of rows, is one product or sum after the loop; 16-bit
+       floats accumulate in float32. A state whose intermediate values are read stays.
+    5. Invariant states, and states without readers, are removed.
+    6. Operators with side effects or nondeterministic results, and those that cannot work on stacked inputs, stay in
+       the loop.
     """
 
     name = "fission"
@@ -44,8 +46,8 @@ class Fission(RewritePass):
 
 @dataclass(frozen=True)
 class _Sum:
-    """How the sum of a value over all steps is made: of which stacked values, and whether there are products in it, or
-    plain values, which a step adds as well.
+    """How to compute the sum of a value over all steps: the stacked values it needs, and whether it contains products
+    or plain values, which a step can add as well.
     """
 
     make: Callable[[Lifter], ir.Value]
@@ -56,7 +58,7 @@ class _Sum:
 
 @dataclass(frozen=True)
 class _Split:
-    """What becomes of a Scan: the states it carries, those that are sums, the values it collects."""
+    """The split of a Scan: the states it carries, the states that are sums, the values it stacks."""
 
     carried: list[ir.Value]
     sums: dict[ir.Value, _Sum]
@@ -64,7 +66,7 @@ class _Split:
 
 
 class _Scan:
-    """A Scan being split. Its body stays as it is; the new loop is made of a copy."""
+    """A Scan being split. Its body does not change; the new loop is built from a copy."""
 
     def __init__(self, r: Rewriter, node: ir.Node) -> None:
         attrs = attrs_of(node)
@@ -78,13 +80,13 @@ class _Scan:
         self.outer = dict(zip(inputs, [v for v in node.inputs if v is not None], strict=True))
         self.level = dict.fromkeys(self.captures, _FIXED) | dict.fromkeys(self.rows, _OF_ROWS)
         self.level |= dict.fromkeys(self.states, _OF_STATES)
-        self.recurrence: set[ir.Node] = set()  # nodes that a state after a step depends on
+        self.recurrence: set[ir.Node] = set()  # nodes that the next state depends on
         self.needs: dict[ir.Value, frozenset[ir.Value]] = {}
         self.equal: dict[ir.Value, ir.Value] = {}  # rows of one tensor
         self.changed = False
 
     def split(self) -> list[ir.Value] | None:
-        """The values that stand in for the Scan's results, None when all of it is recurrence."""
+        """The replacements of the Scan's results, None if all of it is recurrence."""
         if any(not n.outputs for n in self.body):
             return None
         self._fix_inputs()
@@ -109,7 +111,7 @@ class _Scan:
         return self.body.outputs[self.states.index(state)]
 
     def _made(self, state: ir.Value) -> ir.Value:
-        """What a step makes of a state, without copies."""
+        """The new value of a state after a step, looking through copies."""
         found = behind(self._after(state))
         assert found is not None
         return found
@@ -122,7 +124,7 @@ class _Scan:
         self.level |= dict.fromkeys(node.outputs, level if is_pure(node) else _OF_STATES)
 
     def _fix_inputs(self) -> None:
-        """States that stay as they were are captures, rows that are copies of one value too; equal rows are one."""
+        """Turn invariant states, and rows that are copies of one value, into captures; merge equal rows."""
         for state in self.states:
             if self._made(state) is state:
                 self.level[state] = _FIXED
@@ -146,7 +148,7 @@ class _Scan:
         self.changed = True
 
     def _reached(self, values: Iterable[ir.Value]) -> set[ir.Node]:
-        """The nodes that values are made by."""
+        """The nodes that values depend on."""
         found: set[ir.Node] = set()
         stack = list(values)
         while stack:
@@ -156,14 +158,14 @@ class _Scan:
                 stack += [v for v in node.inputs if v is not None]
         return found
 
-    # -- what stays ------------------------------------------------------------------------------------------
+    # -- what stays in the loop ----------------------------------------------------------------------------------
 
     def _planned(self) -> _Split:
         possible = self._possible_sums()
         sums = {s: v for s, v in possible.items() if v.products and not v.plain}
         carried = self._carried(possible)
         there = self._needed(sums)
-        for state, found in possible.items():  # other sums where what they need is stacked anyway
+        for state, found in possible.items():  # other sums if what they need is stacked anyway
             if state not in sums and all(self._needs(v) <= there for v in found.needs):
                 sums[state] = found
         if len(sums) < len(possible):
@@ -173,7 +175,7 @@ class _Scan:
         return _Split(carried, sums, [v for v in order if v in needed])
 
     def _carried(self, sums: Iterable[ir.Value]) -> list[ir.Value]:
-        """The states that the loop must carry; decides what the recurrence is."""
+        """The states that the loop must carry; determines the recurrence."""
         left = [s for s in self.states if s not in sums and self.level[s] == _OF_STATES]
         wanted = [*self._wanted(), *(v for s in sums for v in _addends(self._after(s)) if v is not s)]
         found = {s for s in left if _is_read(self.node.outputs[self.states.index(s)])}
@@ -191,7 +193,7 @@ class _Scan:
         return {v for n in self._reached(values) for v in n.inputs} | set(values)
 
     def _wanted(self) -> list[ir.Value]:
-        """The stacked values that anyone reads."""
+        """The stacked values that have readers."""
         results = self.node.outputs[len(self.states) :]
         return [v for v, result in zip(self.stacks, results, strict=True) if _is_read(result)]
 
@@ -201,7 +203,7 @@ class _Scan:
         return {n for v in values for n in self._needs(v)}
 
     def _needs(self, value: ir.Value) -> frozenset[ir.Value]:
-        """The values that the loop must stack so that this one can be made of them for all steps."""
+        """The values that the loop must stack so that this one can be computed from them for all steps."""
         if value not in self.needs:
             self.needs[value] = self._found_needs(value)
         return self.needs[value]
@@ -229,7 +231,7 @@ class _Scan:
         return frozenset({value}) if light and _nbytes(found - direct) > _nbytes({value}) else found
 
     def _rotates(self, state: ir.Value) -> bool:
-        """True if states only take one another's place, until this one is back."""
+        """True if the state is part of a rotation: states only exchange places."""
         seen = {state}
         after = self._made(state)
         while after in self.states and after not in seen:
@@ -240,7 +242,7 @@ class _Scan:
     # -- sums over the steps ---------------------------------------------------------------------------------
 
     def _possible_sums(self) -> dict[ir.Value, _Sum]:
-        """States that steps only add to, with how their last value is made."""
+        """States that steps only add to, with the way to compute their last value."""
         found: dict[ir.Value, _Sum] = {}
         for state in self.states:
             if self.level[state] != _OF_STATES or desc_of(state).dtype not in FLOATS:
@@ -257,7 +259,7 @@ class _Scan:
         return found
 
     def _is_only_summed(self, state: ir.Value) -> bool:
-        """Whether nothing but the state after the step reads the state and the partial sums on the way to it."""
+        """True if only the next state reads the state and the partial sums on the way to it."""
         value, after = state, self._after(state)
         while value is not after:
             if not only_use(value):
@@ -278,7 +280,7 @@ class _Scan:
         return _joined(make, parts)
 
     def _sum_of(self, value: ir.Value) -> _Sum | None:
-        """How the sum of a value over all steps is made, None when a step had better add it."""
+        """How to compute the sum of a value over all steps, None if a step should add it."""
         node = value.producer()
         if self._level(value) == _FIXED:
             return _Sum(
@@ -337,7 +339,7 @@ class _Scan:
 
         return _Sum(make, frozenset({source}))
 
-    # -- what leaves before the loop -------------------------------------------------------------------------
+    # -- what moves before the loop ------------------------------------------------------------------------------
 
     def _to_hoist(self, kept: set[ir.Node]) -> set[ir.Node]:
         found: set[ir.Node] = set()
@@ -350,7 +352,7 @@ class _Scan:
         return found
 
     def _pays_before(self, node: ir.Node, hoisted: set[ir.Node]) -> bool:
-        """Heavy work on rows, and the nodes that only use its results."""
+        """True for heavy work on rows, and for nodes that only use its results."""
         if self._needs(node.outputs[0]):
             return False
         pattern = lookup(node.op_type).pattern
@@ -386,7 +388,7 @@ class _Scan:
     def _new_loop(
         self, plan: _Split, hoisted: set[ir.Node], lifter: Lifter
     ) -> tuple[dict[ir.Value, ir.Value], list[ir.Value]]:
-        """The loop that is left: the last states, and the collected values stacked."""
+        """Build the remaining loop; return the last states and the stacked values."""
         if not plan.carried and not plan.collected:
             return {}, []
         loop = _Body(self.body)
@@ -416,7 +418,7 @@ class _Scan:
 
 
 class _Body:
-    """A copy of a body that is changed; `own` gives the copies of its values."""
+    """A copy of a body to be changed; `own` maps values to their copies."""
 
     def __init__(self, body: ir.Graph) -> None:
         self.graph = body.clone()
@@ -425,19 +427,19 @@ class _Body:
             self.own.update(zip(node.outputs, copy.outputs, strict=True))
 
     def replace(self, value: ir.Value, other: ir.Value) -> None:
-        """Let another value of the copy stand in for that of a value."""
+        """Replace the copy of a value by another value of the copy."""
         self.own[value].replace_all_uses_with(other, replace_graph_outputs=True)
         self.own[value] = other
 
     def as_input(self, value: ir.Value) -> ir.Value:
-        """A new input in the place of a value."""
+        """Replace a value by a new input."""
         desc = desc_of(value)
         inner = GraphBuilder(graph=self.graph).input(f"{value.name}.hoisted", desc.shape, desc.dtype)
         self.replace(value, inner)
         return inner
 
     def finish(self, outputs: Iterable[ir.Value]) -> None:
-        """Give other values, and drop what these do not need."""
+        """Set the outputs and remove dead nodes."""
         self.graph.outputs.clear()
         builder = GraphBuilder(graph=self.graph)
         for value in outputs:
@@ -454,7 +456,7 @@ def _nbytes(values: Iterable[ir.Value]) -> int:
 
 
 def _addends(value: ir.Value) -> list[ir.Value]:
-    """The values of which a value is the sum."""
+    """The addends of a sum."""
     found = behind(value)
     assert found is not None
     node = producer(found, "Add")
@@ -462,7 +464,7 @@ def _addends(value: ir.Value) -> list[ir.Value]:
 
 
 def _is_linear(node: ir.Node) -> bool:
-    """Whether the sum of a node's results is its result of the sums."""
+    """True if a node is linear: the sum of its results is its result on the sums."""
     if lookup(node.op_type).linear:
         shapes = {desc_of(v).shape for v in node.inputs if v is not None}
         return len(shapes) == 1

@@ -1,4 +1,4 @@
-"""Recurrent layers written as loops: a Scan whose step is that of an LSTM or a GRU becomes one operator."""
+"""Recognises recurrent layers written as loops: a Scan whose step is an LSTM or a GRU becomes one operator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["FuseRecurrent"]
 class _Product:
     """A product by a constant matrix, with the constants added to it."""
 
-    source: ir.Value  # what is multiplied: the stack of all rows, or a state
+    source: ir.Value  # the other operand: the stack of all rows, or a state
     matrix: np.ndarray  # (K, G * H)
     bias: np.ndarray  # (G * H)
     total: ir.Value
@@ -35,11 +35,11 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Step:
-    """The parts of a loop's body that a recurrent layer has."""
+    """The parts of a loop body that form a recurrent layer."""
 
     row: _Product
     state: _Product
-    joint: ir.Value | None  # the sum of both, with the constants added to it
+    joint: ir.Value | None  # the sum of both, including added constants
     joint_bias: np.ndarray
 
     @property
@@ -57,7 +57,7 @@ def _whole(value: ir.Value | None) -> ir.Value | None:
 
 
 def _added(value: ir.Value, width: int) -> tuple[np.ndarray, ir.Value]:
-    """The constants added to a value one after another, and the sum."""
+    """The constants added to a value in sequence, and the sum."""
     total = np.zeros(width, np.float32)
     while True:
         node = sole_consumer(value, "Add")
@@ -72,7 +72,7 @@ def _added(value: ir.Value, width: int) -> tuple[np.ndarray, ir.Value]:
 
 
 def _step_of(loop: ScanLoop) -> _Step | str:
-    """Find x * w and h * r in a body: two products by constant matrices of one width; else why there are none."""
+    """Find x * w and h * r in a body: two products by constant matrices of one width; else the reason."""
     found: dict[str, _Product] = {}
     for node in loop.body:
         if node.op_type != "MatMul":
@@ -99,7 +99,7 @@ def _step_of(loop: ScanLoop) -> _Step | str:
 
 
 def _product(loop: ScanLoop, node: ir.Node) -> tuple[str, _Product] | None:
-    """A product and whether it is that of the hidden state or of this step's row of a sequence."""
+    """A product, and whether its operand is the hidden state or this step's row of a sequence."""
     matrix, bias = constant_of(node.inputs[1]), constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if not is_product(node, biased=True) or matrix is None or (len(node.inputs) > 2 and bias is None):
         return None
@@ -114,7 +114,7 @@ def _product(loop: ScanLoop, node: ir.Node) -> tuple[str, _Product] | None:
 
 @dataclass(frozen=True)
 class _Match:
-    """A recognised layer: the order of its gates as the operator has them, and its cell state (None for a GRU)."""
+    """A recognised layer: its gate order in the operator's terms, and its cell state (None for a GRU)."""
 
     type: str
     order: tuple[int, ...]
@@ -170,7 +170,7 @@ def _as_chosen(
     found: Mapping[str, tuple[_Match, list[str]]],
     step: _Step | None = None,
 ) -> Replacement:
-    """The layer, where that is the implementation of least cost; else the loop is told why it stays one."""
+    """The layer if it is the cheapest implementation; else record on the loop why it stays."""
     node = loop.node
     choice = choose_from(SCANS, _operation(loop, {**dict.fromkeys(found, ""), **against}), r.options.target)
     if choice.name not in found or step is None:
@@ -185,7 +185,7 @@ def _as_chosen(
 
 
 def _operation(loop: ScanLoop, against: Mapping[str, str]) -> Operation:
-    """A Scan as candidates see it."""
+    """A Scan as an operation with candidate implementations."""
     views = [
         [View.of(0, desc_of(v)) for v in side if v is not None]
         for side in (loop.node.inputs, loop.node.outputs)
@@ -196,7 +196,7 @@ def _operation(loop: ScanLoop, against: Mapping[str, str]) -> Operation:
 
 
 def _results(loop: ScanLoop, match: _Match, step: _Step) -> list[str] | None:
-    """What each result of the loop is: all hidden states (y), the last hidden (h) or cell state (c); None if other."""
+    """The kind of each result of the loop: all hidden states (y), last hidden (h) or cell state (c); None if other."""
     hidden = _whole(loop.after(step.state.source))
     memory = _whole(loop.after(match.cell)) if match.cell is not None else None
     found: list[str] = []
@@ -234,13 +234,13 @@ def _emit(r: Rewriter, loop: ScanLoop, step: _Step, match: _Match) -> tuple[ir.V
 class FuseRecurrent(RewritePass):
     """Recognise recurrent layers.
 
-    1. A Scan, forward or back, whose body multiplies a row and a state by constant matrices and otherwise computes what
-       a step of an LSTM or of a GRU (with a bias of its own for the recurrent part) computes, is that operator. The
-       formulas of both are compared, gates being tried in every order.
+    1. A Scan, forward or backward, whose body multiplies a row and a state by constant matrices and otherwise computes
+       the step of an LSTM or of a GRU (with a separate bias for the recurrent part) is that operator. The formulas of
+       both are compared, with the gates in every order.
     2. Results may be the states after the last step and the hidden states of all steps; anything else leaves the loop.
     3. The layers are candidates in the list of Scan (`ge/implementations/recurrent.py`) beside the loop; a Scan that
        stays a loop records why, for `explain`.
-    4. A target that has no task for such layers keeps the loops.
+    4. On a target without a task for such layers the loops stay.
     """
 
     name = "fuse_recurrent"

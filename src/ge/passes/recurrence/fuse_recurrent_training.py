@@ -1,4 +1,4 @@
-"""LSTM layers in training written as loops: one over all steps, and one back through what its steps have kept."""
+"""Recognises LSTM layers in training written as loops: a forward loop, and a backward loop over its saved values."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ __all__ = ["FuseRecurrentTraining"]
 
 _GATES = 4
 _IN_ORDER = tuple(range(_GATES))
-# What a step keeps, and so what the formulas of the way back are in.
+# The values a step saves, which are the variables of the backward formulas.
 _KEPT = [
     Polynomial.of(name) for name in ("input gate", "forget gate", "cell gate", "output gate", "cell before")
 ]
 _DH, _DC = Polynomial.of("gradient of the state"), Polynomial.of("gradient of the cell")
 
 
-# -- the loop over all steps -----------------------------------------------------------------------------------
+# -- the forward loop ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A loop whose step is that of an LSTM."""
+    """A loop whose step is an LSTM."""
 
     loop: ScanLoop
     cell: LstmCell
-    weights: ir.Value  # recurrent ones as the body has them, (H, 4 * H)
-    addends: list[ir.Value]  # what the body adds to the state's product
+    weights: ir.Value  # recurrent weights in the body's layout, (H, 4 * H)
+    addends: list[ir.Value]  # added by the body to the state's product
 
     @property
     def desc(self) -> TensorDesc:
-        """Of a state."""
+        """The shape and type of a state."""
         return desc_of(self.cell.hidden)
 
     def meaning(self, value: ir.Value) -> Polynomial | None:
-        """What a value of the body is in terms of what a step keeps, None for what is not of the cell."""
+        """A value of the body in terms of what a step saves, None if it is not part of the cell."""
         given = self.cell.values[value]
         return next((theirs for own, theirs in self._meanings() if own == given), None)
 
     def _meanings(self) -> Iterable[tuple[Polynomial, Polynomial]]:
-        """The values of a step as formulas of its body, and of what it keeps."""
+        """The values of a step as formulas of its body, and of what it saves."""
         states, own = lstm_step(Formulas(), self.cell.gates, self.cell.values[self.cell.cell])
         i, f, g, o, c = _KEPT
         after = f * c + i * g
@@ -87,7 +87,7 @@ def _layer_of(node: ir.Node) -> _Layer | None:
 
 
 def _layer_at(loop: ScanLoop, total: ir.Value) -> _Layer | None:
-    """The layer whose gates are parts of a sum."""
+    """The layer whose gates are parts of `total`."""
     addends = _addends(total)
     own = {v: p for v in addends if (p := _product_of_state(loop, v)) is not None}
     if len(own) != 1 or desc_of(next(iter(own))).size != desc_of(total).size:
@@ -105,7 +105,7 @@ def _layer_at(loop: ScanLoop, total: ir.Value) -> _Layer | None:
 
 
 def _product_of_state(loop: ScanLoop, value: ir.Value) -> ir.Node | None:
-    """The product that a value is, perhaps under another shape, when it is one of a state."""
+    """The product that a value is, perhaps reshaped, if one of its operands is a state."""
     product = producer(behind(value, "Identity", "Reshape"), "MatMul")
     if product is None or not is_product(product) or behind(product.inputs[0]) not in loop.states:
         return None
@@ -113,7 +113,7 @@ def _product_of_state(loop: ScanLoop, value: ir.Value) -> ir.Node | None:
 
 
 def _addends(value: ir.Value) -> list[ir.Value]:
-    """The values of which a value is the sum."""
+    """The addends of a sum."""
     node = producer(behind(value), "Add")
     if node is None:
         found = behind(value)
@@ -122,22 +122,22 @@ def _addends(value: ir.Value) -> list[ir.Value]:
     return [a for v in node.inputs if v is not None for a in _addends(v)]
 
 
-# -- the loop back ---------------------------------------------------------------------------------------------
+# -- the backward loop -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Back:
-    """A loop that goes back through the steps of a layer."""
+    """A loop that runs backward through the steps of a layer."""
 
     layer: _Layer
     loop: ScanLoop
     dh: ir.Value  # states of its body
     dc: ir.Value
-    extras: list[ir.Value]  # what a step adds to the gradient of the state
+    extras: list[ir.Value]  # added by a step to the gradient of the state
     dgates: ir.Value
 
     def meaning(self, row: ir.Value) -> Polynomial | None:
-        """What a row that the body reads is in terms of what the layer's step keeps."""
+        """A row that the body reads, in terms of what the layer's step saves."""
         stack = behind(self.loop.given(row))
         if stack is not None and self._is_shifted(stack):
             return _KEPT[4]
@@ -146,7 +146,7 @@ class _Back:
         return None if own is None else self.layer.meaning(own)
 
     def _is_shifted(self, stack: ir.Value) -> bool:
-        """Whether a tensor has the cell states before the steps: the first one, and those after all steps but one."""
+        """True if a tensor holds the cell states before each step: the initial one, and all but the last."""
         node, loop, cell = producer(stack, "Concat"), self.layer.loop, self.layer.cell
         if node is None or attrs_of(node)["axis"] or len(node.inputs) != 2:
             return False
@@ -180,7 +180,7 @@ def _back_of(layer: _Layer, node: ir.Node) -> _Back | None:
 
 
 def _back_at(layer: _Layer, loop: ScanLoop, gates: ir.Node, dh: ir.Value) -> _Back | None:
-    """The way back whose gradients of gates, and of the state, are these."""
+    """The backward loop with these gradients of the gates and of the state."""
     product = producer(behind(loop.after(dh)), "MatMul")
     if not is_product(product, transpose_b=True) or behind(product.inputs[0]) is not gates.outputs[0]:  # type: ignore[union-attr]
         return None
@@ -195,7 +195,7 @@ def _back_at(layer: _Layer, loop: ScanLoop, gates: ir.Node, dh: ir.Value) -> _Ba
 
 
 def _with_extras(state: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
-    """A state and what is added to it before anything else happens."""
+    """A state and the values added to it before any other use."""
     extras: list[ir.Value] = []
     while (node := sole_consumer(state, "Add")) is not None:
         extras += [v for v in node.inputs if v is not None and v is not state]
@@ -204,7 +204,7 @@ def _with_extras(state: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
 
 
 def _is_same_matrix(back: _Back, value: ir.Value | None) -> bool:
-    """Whether the way back multiplies by the layer's own recurrent weights."""
+    """True if the backward loop multiplies by the layer's own recurrent weights."""
     matrices = (
         loop.given(behind(v)) or v for loop, v in ((back.loop, value), (back.layer.loop, back.layer.weights))
     )
@@ -212,7 +212,7 @@ def _is_same_matrix(back: _Back, value: ir.Value | None) -> bool:
 
 
 def _is_same(value: ir.Value | None, other: ir.Value | None) -> bool:
-    """Whether two values outside have the same elements in the same order."""
+    """True if two values outside the loop have the same elements in the same order."""
     value, other = (behind(v, "Identity", "Reshape") for v in (value, other))
     known, given = constant_of(value), constant_of(other)
     if known is not None and given is not None:
@@ -221,7 +221,7 @@ def _is_same(value: ir.Value | None, other: ir.Value | None) -> bool:
 
 
 def _goes_back(back: _Back, gates: ir.Node, total: ir.Value) -> bool:
-    """Whether the gradients of gates and of the cell state are those of an LSTM's step."""
+    """True if the gradients of gates and cell state are those of an LSTM step."""
     known: dict[ir.Value, Polynomial] = {total: _DH, back.dc: _DC}
     for row in back.loop.rows:
         meaning = back.meaning(row)
@@ -233,11 +233,11 @@ def _goes_back(back: _Back, gates: ir.Node, total: ir.Value) -> bool:
     return made == wanted and values[back.loop.after(back.dc)] == before
 
 
-# -- both as operators -----------------------------------------------------------------------------------------
+# -- emitting the operators ------------------------------------------------------------------------------------
 
 
 class _Emitter:
-    """The operators for a layer, before its loop, and for the ways back through it, before theirs."""
+    """Emits the operators for a layer before its loop, and for its backward loops before theirs."""
 
     def __init__(self, graph: ir.Graph, layer: _Layer, options: CompileOptions) -> None:
         self._graph, self._layer, self._options = graph, layer, options
@@ -247,14 +247,14 @@ class _Emitter:
         self.replaced: dict[ir.Value, ir.Value] = {}
 
     def discard(self) -> None:
-        """Remove what was made."""
+        """Remove the emitted nodes."""
         for r in reversed(self._rewriters):
             remove_dead(self._graph, reversed(r.created))
         for name in self._graph.initializers.keys() - self._constants:
             del self._graph.initializers[name]
 
     def forward(self) -> bool:
-        """Make the operator for all steps; False when something it needs cannot be made."""
+        """Emit the forward operator; False if something it needs cannot be computed."""
         loop, cell, r = self._layer.loop, self._layer.cell, self._r
         weights, gates = _outside(loop, r, self._layer.weights), self._gates()
         if weights is None or gates is None:
@@ -267,7 +267,7 @@ class _Emitter:
         return True
 
     def _gates(self) -> ir.Value | None:
-        """What the input and the biases add to the gates, for all steps."""
+        """The contribution of the input and the biases to the gates, for all steps."""
         layer, r = self._layer, self._r
         found: list[ir.Value] = []
         for value in layer.addends:
@@ -284,7 +284,7 @@ class _Emitter:
         return r.op("Reshape", total, shape=list(shape)) if desc_of(total).size == math.prod(shape) else None
 
     def results(self, backs: Sequence[_Back]) -> bool:
-        """Replace what others than the ways back read of the layer's results."""
+        """Replace the layer's results for all readers other than the backward loops."""
         values, cell, loop = self._layer.cell.values, self._layer.cell, self._layer.loop
         last = {values[loop.after(cell.hidden)]: self._h, values[loop.after(cell.cell)]: self._c}
         own = {back.loop.node for back in backs}
@@ -298,7 +298,7 @@ class _Emitter:
         return True
 
     def _stack(self, value: ir.Value) -> ir.Value | None:
-        """A value of the cell in all steps, made of what they keep."""
+        """A value of the cell in all steps, computed from the saved values."""
         layer, r = self._layer, self._r
         if layer.cell.values[value] == layer.cell.values[layer.loop.after(layer.cell.hidden)]:
             return self._y
@@ -319,7 +319,7 @@ class _Emitter:
         return after if wanted == f * c + i * g else r.op("Tanh", after)
 
     def back(self, back: _Back) -> bool:
-        """Make the operator for the way back; False when that is not all the loop gives."""
+        """Emit the backward operator; False if the loop has other results."""
         r = Rewriter(self._graph, back.loop.node, self._options)
         self._rewriters.append(r)
         given = self._gradients(back, r)
@@ -365,7 +365,7 @@ class _Emitter:
 
 
 def _outside(loop: ScanLoop, r: Rewriter, value: ir.Value) -> ir.Value | None:
-    """The value outside that an input of the body, or a constant in it, stands for; None for what a step computes."""
+    """The outside value of an input of the body, or of a constant in it; None for values computed by a step."""
     constant = constant_of(behind(value))
     if constant is not None:
         return r.constant(constant)
@@ -381,7 +381,7 @@ def _fitting(r: Rewriter, value: ir.Value, dtype: str) -> ir.Value:
 
 
 def _total(r: Rewriter, values: Sequence[ir.Value | None]) -> ir.Value | None:
-    """The sum of values, None where it is zero."""
+    """The sum of values, None if it is zero."""
     total: ir.Value | None = None
     for value in values:
         if scalar(value) != 0:
@@ -390,13 +390,13 @@ def _total(r: Rewriter, values: Sequence[ir.Value | None]) -> ir.Value | None:
 
 
 def _first_alone(loop: ScanLoop, value: ir.Value) -> ir.Value | None:
-    """The state that a value is under another shape, when it is zero from the second step on."""
+    """The state that a value is, perhaps reshaped, if it is zero from the second step on."""
     state = behind(value, "Identity", "Reshape")
     return state if state in loop.states and scalar(behind(loop.after(state))) == 0 else None
 
 
 def _zero_after(loop: ScanLoop, r: Rewriter, state: ir.Value) -> ir.Value | None:
-    """A state that is zero after any step."""
+    """A state that is zero after every step."""
     if scalar(behind(loop.after(state))) != 0:
         return None
     return r.op("BroadcastTo", r.constant(0.0, dtype=desc_of(state).dtype), shape=desc_of(state).shape)
@@ -408,12 +408,11 @@ def _zero_after(loop: ScanLoop, r: Rewriter, state: ir.Value) -> ir.Value | None
 class FuseRecurrentTraining(Pass):
     """Recognise LSTM layers in training.
 
-    1. A Scan, once fission has left it the recurrence, whose step computes what one of an LSTM computes (gates in the
-       order input, forget, cell, output), and the Scans that go back through what it has collected and compute the
-       gradient, are the operators LSTMSteps and LSTMStepsGrad. Formulas of both kinds are compared with the definitions
-       of these operators.
-    2. What else the loops give must be made of what these operators give. Else, and where one of several ways back is
-       different, all loops stay.
+    1. A Scan, reduced to its recurrence by fission, whose step is an LSTM (gates in the order input, forget, cell,
+       output), and the Scans that run backward through its saved values and compute the gradient, become the operators
+       LSTMSteps and LSTMStepsGrad. The formulas of both are compared with the definitions of these operators.
+    2. All other results of the loops must be computable from the results of these operators. Otherwise, and if one of
+       several backward loops differs, all loops stay.
     3. Layers for which the target has no task stay loops.
     """
 
@@ -430,10 +429,10 @@ class FuseRecurrentTraining(Pass):
 
 
 def _readers(node: ir.Node) -> list[ir.Node]:
-    """The loops that read what a loop collects, also its values shifted by a step."""
+    """The loops that read a loop's stacked values, also shifted by one step."""
     collected = node.outputs[attrs_of(node)["num_states"] :]
     found = dict.fromkeys(c for v in collected for c in v.consumers())
-    for _ in range(2):  # a slice and what it is joined to
+    for _ in range(2):  # through a slice and its concatenation
         found |= dict.fromkeys(
             c for n in found if n.op_type in ("Slice", "Concat") for v in n.outputs for c in v.consumers()
         )

@@ -1,4 +1,4 @@
-"""Looking at loops of a known number of steps."""
+"""Queries about loops with a known number of steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def behind(value: ir.Value | None, *types: str) -> ir.Value | None:
 def is_product(
     node: ir.Node | None, *, transpose_a: bool = False, transpose_b: bool = False, biased: bool = False
 ) -> bool:
-    """Whether a node is a product of two matrices, turned so, with nothing added (but a bias where that may be)."""
+    """True if a node is a product of two matrices with these transposes and no addend (except a bias if `biased`)."""
     if node is None or node.op_type != "MatMul" or len(node.inputs) > 2 + biased:
         return False
     attrs = attrs_of(node)
@@ -36,7 +36,7 @@ def is_product(
 
 
 def counted_steps(node: ir.Node) -> int | None:
-    """The number of steps of a Loop that nothing else ends, None when it can end early or the number is computed."""
+    """The trip count of a Loop, None if it can end early or the count is computed."""
     attrs = attrs_of(node)
     body, steps = attrs["body"], scalar(node.inputs[0])
     if steps is None or steps < 1 or attrs["max_trip"] not in (None, int(steps)):
@@ -49,7 +49,7 @@ def counted_steps(node: ir.Node) -> int | None:
 
 @dataclass(frozen=True)
 class ScanLoop:
-    """A Scan operator: its states, the tensors whose rows its steps read, and what it reads of other values outside."""
+    """A Scan operator: its states, the tensors whose rows its steps read, and its captures."""
 
     node: ir.Node
     body: ir.Graph
@@ -68,24 +68,24 @@ class ScanLoop:
 
     @property
     def states(self) -> list[ir.Value]:
-        """The states as the body reads them."""
+        """The states as inputs of the body."""
         return list(self.body.inputs[: self._count])
 
     @property
     def rows(self) -> list[ir.Value]:
-        """The rows as the body reads them."""
+        """The rows as inputs of the body."""
         return list(self.body.inputs[self._count : self._count + attrs_of(self.node)["num_rows"]])
 
     def given(self, value: ir.Value | None) -> ir.Value | None:
-        """The value outside behind an input of the body: a state's first value, a row's tensor, a capture."""
+        """The outside value of an input of the body: a state's initial value, a row's tensor, a capture."""
         found = None if value is None or value not in self.body.inputs else self.body.inputs.index(value)
         return None if found is None else self.node.inputs[found]
 
     def after(self, state: ir.Value) -> ir.Value:
-        """What a step makes of a state."""
+        """The new value of a state after a step."""
         return self.body.outputs[self.states.index(state)]
 
     def results(self) -> list[tuple[ir.Value, ir.Value | None, ir.Value]]:
-        """For each result: the value of the body it comes from, the state (None where rows are stacked), itself."""
+        """For each result: its value in the body, its state (None if rows are stacked), and itself."""
         states = [*self.states, *[None] * (len(self.node.outputs) - self._count)]
         return list(zip(self.body.outputs, states, self.node.outputs, strict=True))

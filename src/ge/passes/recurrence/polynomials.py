@@ -1,4 +1,4 @@
-"""Elementwise arithmetic as polynomials: two ways of writing a formula are one where these are equal."""
+"""Elementwise arithmetic as polynomials: two formulas are equivalent if their polynomials are equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Monomial = frozenset[tuple[Hashable, int]]  # atoms and their powers
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of products of atoms. Values that broadcast against one another do so wherever they stand in it.
+    """A sum of products of atoms. Values that broadcast against each other do so wherever they occur in it.
 
     >>> x, y = Polynomial.of("x"), Polynomial.of("y")
     >>> (x + y) * (x - y) == x * x - y * y
@@ -33,7 +33,7 @@ class Polynomial:
 
     @staticmethod
     def of(atom: Hashable) -> Polynomial:
-        """What cannot be taken apart."""
+        """An atom: a term that is not decomposed further."""
         return Polynomial(frozenset({(frozenset({(atom, 1)}), 1.0)}))
 
     @staticmethod
@@ -84,7 +84,7 @@ _OPERATORS: Mapping[str, Callable[..., Polynomial]] = {
 
 
 class Formulas:
-    """A builder that makes polynomials of operators, for definitions that are written for a graph's builder.
+    """A builder that computes polynomials of operators, for definitions written against a graph builder.
 
     >>> x = Polynomial.of("x")
     >>> Formulas().op("Sub", 1.0, Formulas().op("Square", x)) == Polynomial.number(1) - x * x
@@ -106,7 +106,7 @@ class _Values(dict[ir.Value, Polynomial]):
 
 
 def formulas(graph: ir.Graph, known: Mapping[ir.Value, Polynomial]) -> Mapping[ir.Value, Polynomial]:
-    """The values of a graph as polynomials in those known, in numbers, and in what other operators make."""
+    """The values of a graph as polynomials in the known values, in numbers, and in results of other operators."""
     found = _Values(known)
     for node in graph:
         if node.op_type not in _OPERATORS or node.outputs[0] in found or not _is_plain(node):
@@ -119,8 +119,8 @@ def formulas(graph: ir.Graph, known: Mapping[ir.Value, Polynomial]) -> Mapping[i
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a node is float arithmetic; only values may broadcast one another (numbers have no shape here), and a new
-    shape may only add or leave out axes of one element in front.
+    """True if a node is float arithmetic in which only values broadcast against each other (numbers have no shape
+    here), and reshapes only add or remove leading axes of one element.
     """
     values = [v for v in node.inputs if v is not None and scalar(v) is None]
     shapes = [_without_front(desc_of(v).shape) for v in values]

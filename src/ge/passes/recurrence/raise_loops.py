@@ -1,4 +1,4 @@
-"""Loops over the rows of tensors as Scan operators, and back."""
+"""Raises Loops over the rows of tensors to Scan operators, and lowers Scans to Loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNTS = ("Identity", "Cast", "Reshape")
 
 
 def _place(index: ir.Value | None, counter: ir.Value) -> tuple[int, int] | None:
-    """An index as (start, direction) of the counter: start + direction * counter."""
+    """An index of the form start + direction * counter, as (start, direction)."""
     index = behind(index, *_COUNTS)
     if index is counter:
         return 0, 1
@@ -37,7 +37,7 @@ def _place(index: ir.Value | None, counter: ir.Value) -> tuple[int, int] | None:
 
 
 def _row(steps: int, body: ir.Graph, node: ir.Node) -> tuple[ir.Value, int, int] | None:
-    """The tensor of which a node reads this step's row: (as the body has it, first row, direction)."""
+    """The tensor whose row of this step a node reads: (value in the body, first row, direction)."""
     if node.op_type != "Gather" or attrs_of(node)["axis"] or attrs_of(node).get("batch_dims"):
         return None
     stack, index = node.inputs[:2]
@@ -64,7 +64,7 @@ def _raised(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
     inner = GraphBuilder(graph=body)
     rows: dict[
         tuple[ir.Value, int, int], tuple[ir.Value, ir.Value]
-    ] = {}  # of the body, and the tensor outside
+    ] = {}  # the value in the body, and the tensor outside
     for reader, place in found:
         if place not in rows:
             desc, stack = desc_of(reader.outputs[0]), _window(r, given[place[0]], steps, place, reverse)
@@ -101,7 +101,7 @@ def _raised(r: Rewriter, node: ir.Node) -> list[ir.Value] | None:
 def _window(
     r: Rewriter, stack: ir.Value, steps: int, place: tuple[ir.Value, int, int], reverse: bool
 ) -> ir.Value:
-    """The rows of a tensor that the steps read, in the order in which a Scan has them."""
+    """The rows of a tensor that the steps read, in the order of a Scan."""
     shape, start = desc_of(stack).shape, place[1]
     if shape[0] != steps:
         rest = len(shape) - 1
@@ -118,13 +118,13 @@ def _drop_dead(body: ir.Graph) -> None:
 
 
 class RaiseLoops(RewritePass):
-    """Write loops as Scan operators.
+    """Raise Loops to Scan operators.
 
-    1. A Loop that only its known number of steps ends is a Scan. What it reads at a place that moves by one row a step,
-       forward or back, are the Scan's rows; most of them decide in which direction it goes.
-    2. Other uses of the counter read a row of the numbers of the steps.
-    3. Loops that can end early, or whose number of steps is computed, stay Loops; so do all while `lower_scans`,
-       without which nothing runs a Scan, is switched off.
+    1. A Loop that ends only after a known number of steps is a Scan. Tensors that it reads at an index that moves by
+       one row per step, forward or backward, become the Scan's rows; the majority decides the Scan's direction.
+    2. Other uses of the counter read a row of the tensor of step numbers.
+    3. Loops that can end early, or whose trip count is computed, stay Loops; so do all if `lower_scans`, without which
+       nothing runs a Scan, is disabled.
     """
 
     name = "raise_loops"
@@ -134,7 +134,7 @@ class RaiseLoops(RewritePass):
         return LowerScans.name not in options.disabled_passes and super().run(graph, options)
 
 
-# -- back --------------------------------------------------------------------------------------------------------
+# -- lowering ----------------------------------------------------------------------------------------------------
 
 
 def _lowered(r: Rewriter, node: ir.Node) -> list[ir.Value]:
@@ -165,7 +165,7 @@ def _lowered(r: Rewriter, node: ir.Node) -> list[ir.Value]:
 
 
 class LowerScans(RewritePass):
-    """Write Scan operators as loops that count their steps."""
+    """Lower Scan operators to counted Loops."""
 
     name = "lower_scans"
     rules: ClassVar[Rules] = {"Scan": (_lowered,)}

@@ -1,4 +1,4 @@
-"""Recognising the steps of recurrent layers: what a loop's body computes is compared with a cell's definition."""
+"""Recognises the steps of recurrent layers: compares a loop body with the definition of a cell."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["LstmCell", "gru_order", "lstm_cell"]
 
 @dataclass(frozen=True)
 class LstmCell:
-    """A body that computes the step of an LSTM: the order of its gates, its states, and what its values are."""
+    """A body that computes an LSTM step: the order of its gates, its states, and the formulas of its values."""
 
-    order: tuple[int, ...]  # of input, forget, cell and output gate in the sum that is split
+    order: tuple[int, ...]  # of input, forget, cell and output gate in the split sum
     hidden: ir.Value
     cell: ir.Value
     values: Mapping[ir.Value, Polynomial]
@@ -43,7 +43,7 @@ def lstm_cell(loop: ScanLoop, total: ir.Value, hidden: ir.Value) -> LstmCell | N
 
 
 def gru_order(loop: ScanLoop, left: ir.Value, right: ir.Value, hidden: ir.Value) -> tuple[int, ...] | None:
-    """The order of reset, update and new gate in what the input (left) and the state (right) make of them."""
+    """The order of reset, update and new gate in the contributions of the input (left) and the state (right)."""
     values = formulas(loop.body, {**_parts(left, 3), **_parts(right, 3)})
     for order in itertools.permutations(range(3)):
         xs, hs = ([_part(side, k) for k in order] for side in (left, right))
@@ -57,7 +57,7 @@ def _part(whole: ir.Value, index: int) -> Polynomial:
 
 
 def _parts(whole: ir.Value, count: int) -> dict[ir.Value, Polynomial]:
-    """The values that are parts of one size of the last axis of another."""
+    """The values that are equal parts of the last axis of another value."""
     found: dict[ir.Value, Polynomial] = {}
     for node in whole.consumers():
         for value, start in _pieces(node):
@@ -68,7 +68,7 @@ def _parts(whole: ir.Value, count: int) -> dict[ir.Value, Polynomial]:
 
 
 def _pieces(node: ir.Node) -> Iterable[tuple[ir.Value, int]]:
-    """What a node takes out of the last axis, and where it begins."""
+    """The values that a node takes from the last axis, with their offsets."""
     attrs, shape = attrs_of(node), desc_of(node.inputs[0]).shape  # type: ignore[arg-type]
     if node.op_type == "Split" and attrs["axis"] % len(shape) == len(shape) - 1:
         starts = itertools.accumulate(attrs["sizes"], initial=0)

@@ -1,4 +1,4 @@
-"""Computing what the steps of a Scan compute for all of them at once, outside of it."""
+"""Lifts computations out of a Scan: computes them for all steps at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Lifted", "Lifter", "Shift", "is_pure", "like", "repeated_source", "w
 
 
 def is_pure(node: ir.Node) -> bool:
-    """Whether a node gives the same results of the same inputs wherever and however often it is computed."""
+    """True if a node is pure: the same inputs give the same results, wherever and however often it runs."""
     operator = lookup(node.op_type)
     return operator.foldable and not operator.dynamic_outputs and not operator.may_fail
 
@@ -25,7 +25,7 @@ def is_pure(node: ir.Node) -> bool:
 def like(
     r: Rewriter, node: ir.Node, inputs: Iterable[ir.Value | None], **changes: object
 ) -> tuple[ir.Value, ...]:
-    """The operator of a node on other inputs; it stands for the same nodes of the framework."""
+    """A node's operator on other inputs, with the same origins."""
     r.origin = facts.origin(node)
     found = r.op_like(node, list(inputs), **changes)
     results = found if isinstance(found, tuple) else (found,)
@@ -36,14 +36,14 @@ def like(
 
 
 def way_to_stack(node: ir.Node, stacked: Iterable[int], steps: int) -> Stacked | None:
-    """How a node works with some inputs stacked over the steps, None where it does not."""
+    """How a node works with some inputs stacked over the steps, None if it cannot."""
     flow = dataflow_of(node) if is_pure(node) else None
     return None if flow is None else flow.stack(NodeView.of(node), Stack(steps, frozenset(stacked)))
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """A value of a Scan's body outside of it: the rows of all steps, or what is the same in all of them."""
+    """A value of a Scan's body outside the loop: the rows of all steps, or an invariant."""
 
     value: ir.Value
     stacked: bool
@@ -51,7 +51,7 @@ class Lifted:
 
 @dataclass(frozen=True)
 class Shift:
-    """A state: what it is in a step is what the step before made of it, at first its initial value."""
+    """A state: its value in a step is the previous step's new value, initially its initial value."""
 
     after: ir.Value
     initial: ir.Value
@@ -59,7 +59,7 @@ class Shift:
 
 
 class Lifter:
-    """Makes values of a body outside, before a rewriter's node, out of those that are known there."""
+    """Computes values of a body outside the loop, before a rewriter's node, from the values known there."""
 
     def __init__(
         self, r: Rewriter, steps: int, known: Mapping[ir.Value, Lifted], states: Mapping[ir.Value, Shift]
@@ -68,7 +68,7 @@ class Lifter:
         self.known = dict(known)
 
     def of(self, value: ir.Value) -> Lifted:
-        """A value in all steps; it must be one that `way_to_stack` finds a way to."""
+        """A value in all steps; `way_to_stack` must have found a way to it."""
         if value not in self.known:
             constant, node = constant_of(value), value.producer()
             if constant is not None:
@@ -81,12 +81,12 @@ class Lifter:
         return self.known[value]
 
     def rows(self, value: ir.Value) -> ir.Value:
-        """The rows of all steps, also of a value that is the same in all of them."""
+        """The rows of all steps, also of an invariant."""
         found = self.of(value)
         return found.value if found.stacked else self._repeated(found.value)
 
     def flat(self, value: ir.Value) -> ir.Value:
-        """The rows of all steps below one another."""
+        """The rows of all steps, concatenated."""
         rows = self.rows(value)
         steps, first, *rest = desc_of(rows).shape
         return self._r.op("Reshape", rows, shape=[steps * first, *rest])
@@ -125,7 +125,7 @@ class Lifter:
 
 
 def repeated_source(stack: ir.Value) -> ir.Value | None:
-    """The value whose copies are the rows of a tensor, None when they differ."""
+    """The value whose copies are the rows of a tensor, None if they differ."""
     node = producer(stack, "BroadcastTo")
     if node is None or node.inputs[0] is None:
         return None
