@@ -33,7 +33,8 @@ TRAINING := tests/training
 TENSORFLOW := tests/tensorflow
 ENGINE = $(filter-out $(KERNELS) $(PARSERS) $(MODELS) $(REPOSITORY) $(TORCH) $(TRAINING) $(TENSORFLOW) tests/tensorflow_v1, \
   $(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))) $(wildcard tests/test_*.py))
-DOCTESTS := --doctest-modules --ignore src/npu_bridge --ignore src/mindspore_npu --ignore src/paddle_npu src benchmarks
+DOCTESTS := --doctest-modules --ignore src/npu_bridge --ignore src/mindspore_npu --ignore src/paddle_npu \
+  --ignore src/torch_npu/contrib/packed_checkpoints.py src benchmarks
 MAIN_PARTS := DOCTESTS ENGINE KERNELS REPOSITORY MODELS PARSERS TRAINING TORCH TENSORFLOW
 
 # TensorFlow 2.15 is the last version with Keras 2 and estimators; it needs Python 3.11 or older. The tests of TensorFlow 2

@@ -1,4 +1,4 @@
-"""Imported, it has transformers read GPTQ and AWQ checkpoints for this device, without further packages.
+"""Importing this module lets transformers load GPTQ and AWQ checkpoints for this device, without further packages.
 
 from torch_npu.contrib import packed_checkpoints
 model = transformers.AutoModelForCausalLM.from_pretrained("folder")
@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import safe_open
 from torch import nn
-from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
-from transformers.quantizers.base import HfQuantizer
+
+try:
+    from safetensors import safe_open
+    from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+    from transformers.quantizers.base import HfQuantizer
+except ImportError as error:
+    raise ImportError(
+        f"torch_npu.contrib.packed_checkpoints reads checkpoints of transformers ({error}): pip install transformers"
+    ) from error
 
 from torch_npu.checkpoints import Layout, pack, replace_linear
 
