@@ -1,6 +1,6 @@
 """The Graph Engine: parse, verify, fuse, place, plan and run models on the NPU.
 
-Names are loaded when first used, so that `import ge` costs nothing.
+Names are loaded on first use, so that `import ge` is cheap.
 """
 
 from __future__ import annotations

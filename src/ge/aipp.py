@@ -1,7 +1,7 @@
-"""AIPP: image pre-processing described in a text file becomes operators in front of a model.
+"""AIPP: turns image pre-processing described in a text file into operators in front of a model.
 
-The model then takes raw bytes (NV12, RGB, …) instead of floats. Per image, in this order: crop, swap of
-channels, colour space conversion, resize, (pixel - mean - min) * var_reci, padding.
+The model then takes raw bytes (NV12, RGB, …) instead of floats. Per image, in this order: crop, channel swap, colour
+space conversion, resize, (pixel - mean - min) * var_reci, padding.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class AippConfig:
-    """One `aipp_op` block; names are those of the file."""
+    """One `aipp_op` block; field names are those of the file."""
 
     aipp_mode: str = "static"
     related_input_rank: int = 0
@@ -218,10 +218,10 @@ def _invalid(where: str, cause: str, remedy: str = "see the AIPP section of the 
 
 
 def insert(graph: ir.Graph, configs: list[AippConfig], input_format: str = "NCHW") -> list[dict[str, Any]]:
-    """Put static pre-processing in front of the model's inputs, which become raw bytes.
+    """Insert static pre-processing before the model's inputs, which become raw bytes.
 
-    Returns what is told about each: its input, mode, layout and configuration. Dynamic pre-processing, which is set for
-    each run (`acl.mdl.set_input_aipp`), only has its record.
+    Returns a record of each: its input, mode, layout and configuration. Dynamic pre-processing, which is set for each
+    run (`acl.mdl.set_input_aipp`), only gets a record.
     """
     for config in configs:
         if config.aipp_mode == "static":
@@ -235,7 +235,7 @@ def insert(graph: ir.Graph, configs: list[AippConfig], input_format: str = "NCHW
 
 
 def _plain(config: AippConfig) -> dict[str, Any]:
-    """A configuration as JSON has it."""
+    """A configuration as JSON data."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(config).items()}
 
 
@@ -318,7 +318,7 @@ class _Stages:
         return height, width
 
     def _pixels(self, name: str) -> tuple[ir.Value, ir.Value]:
-        """The raw input, and its pixels as int32 with the channels last."""
+        """The raw input, and its pixels as int32, channels-last."""
         height, width = self._source_size()
         n, source = self.batch, self.config.source
         if not source.semi_planar:
@@ -337,7 +337,7 @@ class _Stages:
         return raw, self.op("Concat", *planes, axis=3)
 
     def _free_input(self, name: str, shape: tuple[int, ...]) -> ir.Value:
-        """A new value for the graph's inputs, put in place by the caller."""
+        """A new value for the graph's inputs, which the caller adds."""
         value = self.builder.input(name, shape, "uint8")
         self.builder.graph.inputs.remove(value)
         return value
@@ -368,7 +368,7 @@ class _Stages:
         return result
 
     def _swap(self, value: ir.Value) -> ir.Value:
-        """ax_swap: the fourth channel from the front to the back; rbuv_swap: R with B, or U with V."""
+        """ax_swap: move the fourth channel from the front to the back; rbuv_swap: swap R with B, or U with V."""
         config = self.config
         order = list(range(config.source.channels))
         if config.ax_swap_switch and config.source.leading:
@@ -381,7 +381,7 @@ class _Stages:
         return value if order == sorted(order) else self._order(value, order)
 
     def _colours(self, value: ir.Value) -> ir.Value:
-        """out = (matrix · (in - input_bias) >> 8) + output_bias, kept within a byte."""
+        """out = (matrix · (in - input_bias) >> 8) + output_bias, clipped to a byte."""
         config = self.config
         if not config.csc_switch:
             return value
@@ -415,7 +415,7 @@ class _Stages:
         return self._linear(self._linear(value, 1, size[0]), 2, size[1])
 
     def _linear(self, value: ir.Value, axis: int, size: int) -> ir.Value:
-        """Linear interpolation along an axis, pixels taken as areas (half-pixel centres)."""
+        """Linear interpolation along an axis, with half-pixel centres."""
         has = desc_of(value).shape[axis]
         if has == size:
             return value

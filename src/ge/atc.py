@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
-Arguments = ChainMap[str, Any]  # values of options by name: those given, then the defaults
+Arguments = ChainMap[str, Any]  # option values by name: those given, then the defaults
 
 SUCCESS, FAILURE = 0, 255
 COMPILE, TO_JSON, CHECK_ONLY, SHOW = 0, 1, 3, 6
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "null": 60}
-_UsageError: Any = typer.BadParameter.__mro__[1]  # the parser's own errors, wherever typer keeps them
+_UsageError: Any = typer.BadParameter.__mro__[1]  # the base class of the parser's own errors
 _FRAMEWORKS = {1: "AIR", 3: "TENSORFLOW", 5: "ONNX", 6: "PADDLE", 7: "TFLITE"}
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -65,7 +65,7 @@ def atc(ctx: typer.Context, **texts: str) -> None:
 
 
 def _declare(command: Any) -> Any:
-    """Give the command the options of the table as its parameters."""
+    """Declare the options of the table as parameters of the command."""
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     for name, option in effective_options().items():
         shown = typer.Option(
@@ -87,7 +87,7 @@ def _parameter(name: str, option: Any) -> inspect.Parameter:
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(_declare(atc))
 
 
-# -- what the command does --------------------------------------------------------------------------
+# -- the command ------------------------------------------------------------------------------------
 
 
 def _compile(arguments: Arguments) -> None:
@@ -118,7 +118,7 @@ def _compile(arguments: Arguments) -> None:
 
 
 def _profile(model: Path, target: Path) -> None:
-    """Time the tasks of what was compiled; a model with gears at its first one."""
+    """Time the tasks of the compiled model; with gears, those of the first gear."""
     from ge.model import om
     from ge.model.model import Model
     from ge.profile import table, trace
@@ -221,7 +221,7 @@ def _request(arguments: Arguments) -> Request:
 
 
 def _given(arguments: Arguments) -> dict[str, Any]:
-    """The options that were given and that the compiler reads, but for shapes, which gears change."""
+    """The given options that the compiler reads, except for shapes, which gears change."""
     known = view("atc")
     own = {name for name, option in known.items() if option.decides in ("door", "idle")} | {"input_shape"}
     return {known[name].name: arguments[name] for name in arguments.maps[-2] if name not in own}
@@ -251,11 +251,11 @@ def _required(value: str, name: str) -> str:
     return value
 
 
-# -- what the user sees -----------------------------------------------------------------------------
+# -- output -----------------------------------------------------------------------------------------
 
 
 def _size(nbytes: int) -> str:
-    """Bytes in words.
+    """Format bytes for people.
 
     >>> _size(1536), _size(25 * 1024 * 1024)
     ('1.5 KB', '25.0 MB')
@@ -278,7 +278,7 @@ def _note(text: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal, nothing otherwise."""
     if not errors.is_terminal:
         yield lambda what, done, total: None
         return
@@ -292,7 +292,7 @@ def _progress() -> Iterator[Progress]:
 
 
 def _report(error: GeError, report: str) -> None:
-    """The code, the cause and the remedy; operators without support as a table, and as JSON where asked."""
+    """Print the code, the cause and the remedy; unsupported operators as a table, and as JSON on request."""
     errors.print(f"ATC failed [{error.code}]", style="bold red")
     if not isinstance(error, UnsupportedOperatorsError):
         errors.print(str(error).removeprefix(f"[{error.code}] "), soft_wrap=True, markup=False)

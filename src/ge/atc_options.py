@@ -1,4 +1,4 @@
-"""atc's view of the table of options: texts of a command line into values. Imports nothing heavy."""
+"""atc's view of the option table: parses the texts of a command line. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["effective_options", "parse_arguments"]
 
 
 def effective_options() -> dict[str, Option]:
-    """The options of the command that have an effect, group by group."""
+    """The options of the command that have an effect, by group."""
     found = {name: option for name, option in view("atc").items() if not option.idle_at("atc")}
     return dict(sorted(found.items(), key=lambda item: GROUPS.index(item[1].group)))
 
@@ -21,7 +21,7 @@ def effective_options() -> dict[str, Option]:
 def parse_arguments(texts: Mapping[str, str], extras: Sequence[str]) -> ChainMap[str, Any]:
     """The values of all options of the command; the first mapping holds those that were given, the second the defaults.
 
-    `extras` are the words that belong to none of them: options without effect are accepted, others are errors.
+    `extras` are the words that belong to no option: options without effect are accepted, others are errors.
 
     >>> parse_arguments({"mode": "3"}, ["--op_debug_level=1", "--weight", "w.caffemodel"])["mode"]
     3
@@ -37,7 +37,7 @@ def parse_arguments(texts: Mapping[str, str], extras: Sequence[str]) -> ChainMap
 
 
 def _words(extras: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Names and values on a command line, written --name=value or --name value."""
+    """The names and values on a command line, written --name=value or --name value."""
     rest = list(extras)
     while rest:
         word = rest.pop(0)

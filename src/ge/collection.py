@@ -11,7 +11,7 @@ from npu_runtime import environment
 
 __all__ = ["compile_scope"]
 
-_MANY = 10_000  # objects made inside, from which there is memory to give back to the system
+_MANY = 10_000  # objects created inside, from which memory is returned to the system
 
 _lock = threading.Lock()
 _depth = 0
@@ -20,12 +20,12 @@ _made_before = 0
 
 
 class compile_scope(ContextDecorator):
-    """Around a whole compile, parsing included; scopes may be nested and run in several threads at once.
+    """Encloses a whole compile, including parsing; scopes may nest and run in several threads.
 
-    After many objects, the end of the last scope frees those that are young and in cycles, and gives memory back to the
+    If many objects were created, the end of the last scope collects young garbage cycles and returns memory to the
     system. With NPU_COMPILE_GC=paused no cycles are collected inside: a graph is some hundred thousand objects in
-    cycles, which the collector looks at again and again. That takes 1 % of the processor time of compiling ResNet50,
-    and 9 % of BERT-base.
+    cycles, which the collector traverses repeatedly. That takes 1 % of the processor time of compiling ResNet50, and 9
+    % of BERT-base.
     """
 
     def __enter__(self) -> compile_scope:
@@ -54,5 +54,5 @@ class compile_scope(ContextDecorator):
 
 
 def _made() -> int:
-    """Objects that the collector has counted so far, about."""
+    """The approximate number of objects that the collector has counted so far."""
     return gc.get_stats()[0]["collections"] * gc.get_threshold()[0] + gc.get_count()[0]

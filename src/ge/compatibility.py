@@ -1,6 +1,6 @@
 """Patches: replacements for functions of a framework, declared in one table per front door and applied in one place.
 
-A front door changes a framework only through such a table, so that supporting a new version is one list to walk.
+A front door patches a framework only through such a table, so that supporting a new version means checking one list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CompatibilityWarning", "Patch", "PatchTable"]
 
 
 class CompatibilityWarning(UserWarning):
-    """This version of a framework lacks something that a patch needs; the patch is left out."""
+    """This version of a framework lacks something that a patch needs; the patch is skipped."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Patch:
 
     place: "module:attribute", e.g. "tensorflow.python.eager.context:Context.call_function".
     make: returns the replacement, given the original.
-    without: what a user loses where the framework differs. Empty: the front door cannot work without the patch.
-    needs: other places that the replacement relies on.
-    named: the replacement is given the original's name and documentation.
+    without: what the user loses if the framework differs. Empty: the front door cannot work without the patch.
+    needs: other attributes that the replacement relies on.
+    named: the replacement gets the original's name and documentation.
     """
 
     place: str
@@ -38,7 +38,7 @@ class Patch:
     named: bool = True
 
     def missing(self) -> list[str]:
-        """The places that this version of the framework does not have.
+        """The attributes that this version of the framework lacks.
 
         >>> Patch("json:dumps", lambda original: original, needs=("json:nothing",)).missing()
         ['json:nothing']
@@ -46,7 +46,7 @@ class Patch:
         return [place for place in (self.place, *self.needs) if not _exists(place)]
 
     def apply(self) -> None:
-        """Put the replacement in place."""
+        """Install the replacement."""
         owner, name = _owner(self.place)
         original = getattr(owner, name)
         made = self.make(original)
@@ -61,16 +61,16 @@ class Patch:
 
 @dataclass(frozen=True)
 class PatchTable:
-    """All patches that a front door applies to a framework, with the versions of it that they were tried on."""
+    """All patches that a front door applies to a framework, with the versions they were tested with."""
 
     framework: str
     tried: tuple[str, ...]
     patches: Sequence[Patch]
 
     def apply(self) -> None:
-        """Apply the patches; those this version has no place for are left out with a warning.
+        """Apply the patches; those that do not fit this version are skipped with a warning.
 
-        Raises ImportError where one of them is indispensable, before anything is changed.
+        Raises ImportError, before anything is changed, if an indispensable one does not fit.
         """
         missing = {patch.place: patch.missing() for patch in self.patches}
         for patch in self.patches:

@@ -46,7 +46,7 @@ from npu_runtime import UnsupportedTask, activity, environment
 __all__ = ["compile_graph", "compile_plan", "compile_source"]
 
 _log = logging.getLogger(__name__)
-_MOST_LIGHT = 1 << 20  # elements that the nodes of a stage may give for it to be interpreted
+_MOST_LIGHT = 1 << 20  # result elements up to which a stage is interpreted
 _LIGHT_KERNELS = frozenset({
     "argsort", "bitcast", "check", "compress", "non_max_suppression", "nonzero", "scatter_elements", "scatter_nd",
     "scatter_sum", "sort", "topk", "unique", "where_indices",
@@ -54,7 +54,7 @@ _LIGHT_KERNELS = frozenset({
 
 
 def compile_source(source: Any, options: CompileOptions, name: str, key: str | None = None) -> Model:
-    """Compile a path, an ONNX ModelProto or a graph; a model without open sizes is kept under `key`."""
+    """Compile a path, an ONNX ModelProto or a graph; a model without open sizes is cached under `key`."""
     search.add_paths(options.opp_path)
     if isinstance(source, ir.Graph):
         return compile_graph(source, options, name or source.name or "model")
@@ -64,7 +64,7 @@ def compile_source(source: Any, options: CompileOptions, name: str, key: str | N
 
 
 def _compile_model(source: Any, options: CompileOptions, name: str, key: str | None) -> Model:
-    """A model of a framework; one whose sizes are open is compiled for those of each call."""
+    """Compile a framework's model; one with open sizes is compiled for the sizes of each call."""
     parse = parse_file if isinstance(source, (str, os.PathLike)) else _parse_object
 
     @functools.cache
@@ -96,7 +96,7 @@ def _compile_model(source: Any, options: CompileOptions, name: str, key: str | N
 
 
 def _in_stages(source: Any, options: CompileOptions, name: str) -> StagedModel:
-    """A model with sizes that depend on data, compiled stage by stage when it is called."""
+    """A model with data-dependent sizes, compiled stage by stage when it is called."""
     first, outputs, sizes = first_stage(source, options)
 
     return StagedModel(
@@ -106,7 +106,7 @@ def _in_stages(source: Any, options: CompileOptions, name: str) -> StagedModel:
 
 @dataclass(frozen=True)
 class _Judge:
-    """What a model in stages asks about the graphs of its stages."""
+    """The compiler's answers about the graphs of a staged model."""
 
     target: Target
 
@@ -136,11 +136,11 @@ def compile_graph(
     donated: Sequence[Donation] = (),
     key: str | None = None,
 ) -> Model:
-    """Compile a GE graph (left as it is) and load it; what the compile cache has is not compiled again.
+    """Compile a GE graph (which is not changed) and load it, unless the compile cache has it.
 
-    donated: pairs (output, input) of positions. The output is the input's new value and takes its memory:
-    callers that pass addresses pass the same one for both.
-    key: under which the caller did not find the model, instead of the graph's own.
+    donated: pairs (output, input) of positions. The output is the input's new value and takes its memory: callers that
+    pass addresses pass the same one for both.
+    key: the key that the caller's lookup missed, instead of the graph's own.
     """
     options = options if options is not None else CompileOptions.from_environment()
     try:
@@ -170,7 +170,7 @@ def _graph_key(
 
 
 def _with_names(plan: Plan, graph: ir.Graph) -> Plan:
-    """The plan with the names of this graph's inputs and outputs; those of the graph that was compiled may differ."""
+    """The plan with the names of this graph's inputs and outputs, which may differ from those of the compiled graph."""
     for ports, values in ((plan.inputs, graph.inputs), (plan.outputs, graph.outputs)):
         ports[:] = [
             replace(port, name=value.name or port.name) for port, value in zip(ports, values, strict=True)
@@ -186,7 +186,7 @@ def compile_plan(
     donated: Sequence[Donation] = (),
     resident: ResidentValues = NOTHING,
 ) -> Plan:
-    """Compile a GE graph (left as it is) to a plan; `donated` as in `compile_graph`.
+    """Compile a GE graph (which is not changed) to a plan; `donated` as in `compile_graph`.
 
     resident: inputs and outputs that stay in the arena between this program and others, and are not ports.
     """
@@ -212,7 +212,7 @@ def _plan(
         [desc_of(v) for i, v in enumerate(values) if i not in in_arena]
         for values, in_arena in ((graph.inputs, resident.given), (graph.outputs, resident.left))
     ]
-    fixed = {"split_batch"} if donated or resident else set()  # memory that others share has the whole batch
+    fixed = {"split_batch"} if donated or resident else set()  # shared memory holds the whole batch
     optimize(graph, replace(options, disabled_passes=options.disabled_passes | fixed), name)
     place(graph, options.target)
     for unknown in unknown_names(graph, options):
@@ -236,7 +236,7 @@ def _plan(
 
 
 def _check_names(options: CompileOptions) -> list[str]:
-    """The passes to be switched off that do not exist; names that come from the environment are warned of."""
+    """The names of disabled passes that do not exist; warns about those from the environment."""
     stages = ("all", "parse", *(stage.name for stage in STAGES), "place", "plan")
     environment.check_names("NPU_DUMP", stages)
     environment.check_names("NPU_DISABLE_PASSES", switch_names())
@@ -244,7 +244,7 @@ def _check_names(options: CompileOptions) -> list[str]:
 
 
 def _check_memory(plan: Plan, target: Target) -> None:
-    """Refuse a plan that the target's memory cannot hold, instead of letting the system end the process."""
+    """Reject a plan that does not fit the target's memory, before the system kills the process."""
     needed = plan.arena_bytes + int(plan.report["constant_bytes"])
     if target.memory_bytes and needed > target.memory_bytes:
         raise out_of_memory(

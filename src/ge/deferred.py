@@ -1,7 +1,8 @@
 """Deferred imports: modules that a dependency imports but rarely uses are loaded on first use.
 
-onnx_ir imports sympy for symbolic dimensions, which takes longer than the rest of a start. While onnx_ir is imported
-for the first time, a stand-in replaces sympy; it leaves `sys.modules` afterwards, so other modules do not see it.
+onnx_ir imports sympy for symbolic dimensions, which takes longer than the rest of the startup. While onnx_ir is
+imported for the first time, a stand-in replaces sympy; it is removed from `sys.modules` afterwards, so that other
+modules do not see it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["defer"]
 
 
 class _StandIn(ModuleType):
-    """Imports the module it stands for on the first use of an attribute."""
+    """Imports its module on the first attribute access."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -26,7 +27,7 @@ class _StandIn(ModuleType):
 
 
 class _Finder:
-    """Finds one package, and puts stand-ins in the place of others while it is executed."""
+    """Finds one package, and installs stand-ins for other modules while it is executed."""
 
     def __init__(self, package: str, modules: Sequence[str]) -> None:
         self.package, self.modules = package, modules
@@ -54,7 +55,7 @@ class _Finder:
 
 
 def defer(package: str, modules: Sequence[str]) -> None:
-    """Put off what the first import of a package imports of some modules.
+    """Defer the imports of some modules during the first import of a package.
 
     >>> defer("onnx_ir", ("sympy",))  # already imported: nothing to do
     """

@@ -1,4 +1,4 @@
-"""The two distributions of the project: the engine with its doors, and the names of the Ascend ecosystem."""
+"""The two distributions of the project: the engine with its front doors, and the Ascend-compatible names."""
 
 from __future__ import annotations
 

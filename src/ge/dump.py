@@ -1,7 +1,7 @@
-"""Dumps: the graph after any stage as text and as a file Netron opens; the finished plan as text.
+"""Dumps: the graph after any stage as text and as a file for Netron; the finished plan as text.
 
-`NPU_DUMP=stage,…` (or `all`) asks for them, `NPU_DUMP_DIR` says where they go. Constants beyond a few elements are
-written as inputs of the dumped graph, so that a dump stays small.
+`NPU_DUMP=stage,…` (or `all`) enables them, `NPU_DUMP_DIR` sets the folder. Constants beyond a few elements become
+inputs of the dumped graph, so that a dump stays small.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _serial = itertools.count()
 
 
 def dump_graph(graph: ir.Graph, stage: str, options: CompileOptions, name: str = "") -> None:
-    """Write a graph as `NNN_model_stage.txt` and `.onnx` when the stage is asked for."""
+    """Write a graph as `NNN_model_stage.txt` and `.onnx` if the stage is enabled."""
     if not _wanted(stage, options):
         return
     model = _without_weights(ir.to_proto(ir.Model(graph, ir_version=_IR_VERSION, producer_name="ge")))
@@ -38,7 +38,7 @@ def dump_graph(graph: ir.Graph, stage: str, options: CompileOptions, name: str =
 
 
 def dump_plan(plan: Plan, options: CompileOptions) -> None:
-    """Write a plan as `NNN_model_plan.txt` when the stage "plan" is asked for."""
+    """Write a plan as `NNN_model_plan.txt` if the stage "plan" is enabled."""
     if _wanted("plan", options):
         with _writable(options):
             Path(f"{_base('plan', options, plan.name)}.txt").write_text(plan_text(plan))
@@ -46,7 +46,7 @@ def dump_plan(plan: Plan, options: CompileOptions) -> None:
 
 @contextlib.contextmanager
 def _writable(options: CompileOptions) -> Iterator[None]:
-    """A folder that cannot be written does not fail the compile."""
+    """An unwritable folder does not fail the compile."""
     try:
         yield
     except OSError as error:
@@ -56,7 +56,7 @@ def _writable(options: CompileOptions) -> Iterator[None]:
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan as text: ports, then one line a task."""
+    """A plan as text: ports, then one line per task."""
     lines = [
         f"model {plan.name}: arena {plan.arena_bytes} bytes, {len(plan.tasks)} tasks, {len(plan.kernels)} kernels"
     ]

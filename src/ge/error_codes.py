@@ -27,7 +27,7 @@ exception types of their frameworks with the same text. `…` stands for what an
 
 @dataclass(frozen=True, order=True)
 class ErrorUse:
-    """One place that makes an error: its code, its cause and its remedy as far as the source says them."""
+    """One place that raises an error: its code, its cause and its remedy, as far as the source shows them."""
 
     code: str
     cause: str
@@ -36,7 +36,7 @@ class ErrorUse:
 
 
 def _words(node: ast.expr | None) -> str:
-    """A text of the source; what is filled in at run time is `…`."""
+    """A text of the source; parts filled in at run time become `…`."""
     match node:
         case ast.Constant(value=str(words)):
             return words
@@ -62,14 +62,14 @@ def _of_call(call: ast.Call, module: str) -> Iterator[ErrorUse]:
 
 
 def _of_fields(fields: ast.Dict, module: str) -> Iterator[ErrorUse]:
-    """The error of a dictionary of its fields."""
+    """The error of a dictionary of fields."""
     named = {_words(k): v for k, v in zip(fields.keys, fields.values, strict=True)}
     if _CODE.fullmatch(_words(named.get("code"))):
         yield ErrorUse(_words(named["code"]), _words(named.get("cause")), _words(named.get("remedy")), module)
 
 
 def uses(folder: Path) -> list[ErrorUse]:
-    """All errors with codes that the modules below a folder make."""
+    """All errors with codes that the modules below a folder raise."""
     found: set[ErrorUse] = set()
     for path in sorted(folder.rglob("*.py")):
         module = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")

@@ -25,7 +25,7 @@ class GeError(Exception):
     "[E10005] Op type 'ReduceSum' (node block1/sum): axis 3 is out of range. Remedy: use -2..1."
     """
 
-    later = False  # whether the model may run in stages, some of them on the host
+    later = False  # True if the model may run in stages, some of them on the host
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class GeError(Exception):
 
 
 class UserCodeError(GeError):
-    """The code of a user's operator, plugin or converter failed. Unlike a refusal, it never sends work to the host."""
+    """The code of a custom operator, plugin or converter failed. Unlike a refusal, it never falls back to the host."""
 
 
 class OutOfMemoryError(GeError):
-    """The device's memory limit would be exceeded: by how much, and what fills it (as in a plan's report)."""
+    """The device's memory limit would be exceeded: by how much, and the largest tensors (as in a plan's report)."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class OutOfMemoryError(GeError):
 
 
 class OpenSizesError(GeError):
-    """A model leaves sizes of its inputs open that the options do not give.
+    """The options do not specify sizes that a model's inputs leave open.
 
-    inputs: all inputs with -1 in the open places; None where not even the number of dimensions is known.
+    inputs: all inputs with -1 for open sizes; None if not even the rank is known.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class OpenSizesError(GeError):
 
 @dataclass(frozen=True)
 class UnmappedOperator:
-    """One operator type of a model that no plugin maps, or whose use no plugin accepts."""
+    """One operator type of a model that no plugin maps, or whose attributes no plugin accepts."""
 
     operator: str
     count: int
@@ -117,7 +117,7 @@ class UnsupportedOperatorsError(GeError):
         )
 
     def as_json(self) -> list[dict[str, object]]:
-        """The listing as plain data, for tools."""
+        """The list as plain data, for tools."""
         return [
             {
                 "operator": i.operator,
@@ -135,7 +135,7 @@ R = TypeVar("R")
 
 
 def typed(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of the public API, whose failures are all of type GeError (a decorator)."""
+    """Decorate a function of the public API so that all its failures are of type GeError."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -154,7 +154,7 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
                 and error.__traceback__ is not None
                 and not error.__traceback__.tb_next
             ):
-                raise  # the arguments do not fit the function
+                raise  # the arguments do not match the signature
             cause = f"internal error: {type(error).__name__}: {error}"
             raise GeError("E10099", cause, remedy="report it with the model") from error
 

@@ -1,4 +1,4 @@
-"""Explain: which node of a model runs where, and why."""
+"""Explain: where each node of a model runs, and why."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _WIDTH = 60
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one node runs, in which implementation, why, and which nodes of the framework it stands for."""
+    """The engine of one node, its implementation, the reason, and the framework nodes it stands for."""
 
     node: str
     operator: str
     engine: str
     reason: str
     origin: tuple[str, ...] = ()
-    choice: bool = False  # a custom operator was there to take it
+    choice: bool = False  # a custom operator could have taken it
     implementation: str = ""  # of a cube node
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The placements of a model and what else there is to know; prints as a table."""
+    """The placements of a model, and notes on it; prints as a table."""
 
     model: str
     rows: tuple[Placement, ...]
@@ -46,7 +46,7 @@ class Explanation:
         return len(self.rows)
 
     def counts(self) -> dict[str, int]:
-        """How many nodes each engine has."""
+        """The number of nodes on each engine."""
         found: dict[str, int] = {}
         for row in self.rows:
             found[row.engine] = found.get(row.engine, 0) + 1
@@ -65,7 +65,7 @@ class Explanation:
 
 
 def explain(model: Model) -> Explanation:
-    """Which node of a compiled model runs on which engine, and why.
+    """The engine of each node of a compiled model, and why.
 
     >>> print(ge.explain(model))     # doctest: +SKIP
     """

@@ -1,7 +1,7 @@
 """Internal compiler errors: counted, reported once as a warning, and fatal under `NPU_INTERNAL_ERRORS=raise`.
 
 A front door may send work to the host for two reasons. A typed refusal (`GeError`, `UnsupportedTask`) is part of the
-contract. Any other exception is a defect of ours: the host runs the work so that the user's program goes on, and
+contract. Any other exception is a bug of ours: the host runs the work so that the user's program continues, and
 `absorb` counts and reports it.
 """
 
@@ -51,7 +51,7 @@ def recorded() -> tuple[Fault, ...]:
 
 
 def absorb(what: str, error: Exception) -> Fault:
-    """Record an internal error after which the host takes over, and warn once for each line that raises one.
+    """Record an internal error after which the host takes over, and warn once per source line that raises one.
 
     >>> import warnings
     >>> with warnings.catch_warnings(record=True) as seen:

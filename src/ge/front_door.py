@@ -1,4 +1,4 @@
-"""The engine's own front door, `ge.compile`: a file that was compiled before starts without the compiler."""
+"""The engine's own front door, `ge.compile`: a cached file starts without the compiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compile"]
 
-_EXTERNAL = b"location"  # what the name of another file with weights is kept under in an ONNX file
+_EXTERNAL = b"location"  # the key under which an ONNX file names external weight files
 
 
 @typed
@@ -46,9 +46,9 @@ def compile(source: Any, options: CompileOptions | None = None, name: str = "") 
 
 
 def _file_key(path: Path, options: CompileOptions, name: str) -> str | None:
-    """The key of an ONNX file: of its bytes, not of its graph, which only the compiler reads.
+    """The key of an ONNX file: of its bytes, not of its graph, which only the compiler parses.
 
-    None where more than the file decides the model (weights in other files, custom operators), or it is not kept.
+    None if more than the file determines the model (external weights, custom operators), or if it is not cached.
     """
     if path.suffix != ".onnx" or not compile_cache.keeps(options) or options.opp_path:
         return None
@@ -61,6 +61,6 @@ def _file_key(path: Path, options: CompileOptions, name: str) -> str | None:
             if len(content) > store.LARGEST_MODEL or content.find(_EXTERNAL) >= 0:
                 return None
             hasher.update(content)
-    except (OSError, ValueError):  # the parser says what is wrong with the file
+    except (OSError, ValueError):  # the parser reports what is wrong with the file
         return None
     return hasher.hexdigest()

@@ -18,16 +18,16 @@ DYNAMIC = -1
 
 
 class GearKind(enum.Enum):
-    """What the gears vary."""
+    """The dimensions that vary between gears."""
 
-    BATCH = "batch"  # one number, the same in every dynamic place
+    BATCH = "batch"  # one number for all dynamic dimensions
     IMAGE = "image_size"  # height and width
-    DIMS = "dims"  # one number for every dynamic place
+    DIMS = "dims"  # one number per dynamic dimension
 
 
 @dataclass(frozen=True)
 class Gears:
-    """Input shapes with -1 in the places that vary, and the choices for those places.
+    """Input shapes with -1 for the dimensions that vary, and the choices for these dimensions.
 
     >>> gears = Gears.parse(GearKind.BATCH, "1,4", {"x": (-1, 3)})
     >>> gears.shapes(1)
@@ -55,9 +55,9 @@ class Gears:
 
     @classmethod
     def of_ranges(cls, inputs: Mapping[str, Sequence[int]]) -> Gears | None:
-        """One for every choice of sizes in ranges such as "1~8"; None where no size has bounds.
+        """One gear for every combination of sizes in ranges such as "1~8"; None if no size has bounds.
 
-        The same range in first place, the batch, of several inputs is one choice.
+        The same range in the first dimension (the batch) of several inputs is one choice.
 
         >>> from ge.options.values import SizeRange
         >>> Gears.of_ranges({"x": (SizeRange(1, 2), SizeRange(3, 4)), "y": (SizeRange(1, 2),)}).choices
@@ -86,7 +86,7 @@ class Gears:
         return gears
 
     def check(self) -> None:
-        """Raise when choices and shapes do not go together."""
+        """Raise if choices and shapes do not match."""
         places = self._places()
         expected = {GearKind.BATCH: 1, GearKind.IMAGE: 2, GearKind.DIMS: places}[self.kind]
         if not places:

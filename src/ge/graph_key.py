@@ -1,4 +1,4 @@
-"""The key of a graph: a digest of its content, the same in every process."""
+"""The key of a graph: a digest of its content that is stable across processes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class _NoText(Exception):
 
 
 def graph_key(graph: ir.Graph, facts: Sequence[object] = (), *, named: bool = False) -> str | None:
-    """A digest of a graph's content and of facts; None when the graph has values that cannot be written down.
+    """A digest of a graph's content and of facts; None if the graph has values without a stable text.
 
-    The numbers at the end of names count only where options call nodes by name (`named`): the graph builder numbers
-    nodes and values throughout a process. A model that is found takes the names of the graph's inputs and outputs.
+    The serial numbers at the end of names count only if options refer to nodes by name (`named`): the graph builder
+    numbers nodes and values throughout a process. A cached model takes the names of the graph's inputs and outputs.
 
     >>> graph = ir.Graph([], [], nodes=[], opset_imports={"ge": 1}, name="net")
     >>> graph_key(graph) == graph_key(graph.clone()), graph_key(graph) == graph_key(graph, ["other"])
@@ -42,7 +42,7 @@ def graph_key(graph: ir.Graph, facts: Sequence[object] = (), *, named: bool = Fa
 
 
 class _Content:
-    """Feeds a graph to a hash; values are numbered in the order in which they are met."""
+    """Feeds a graph to a hash; values are numbered in visiting order."""
 
     def __init__(self, named: bool) -> None:
         self.named = named
@@ -72,7 +72,7 @@ class _Content:
     def node(self, node: ir.Node) -> None:
         inputs = [None if value is None else self.numbers.get(id(value), -1) for value in node.inputs]
         if -1 in inputs:
-            raise _NoText  # a value of a graph around this one that was not met
+            raise _NoText  # a value of an enclosing graph that was not visited
         named = (node.domain, node.op_type, node.overload, node.version, self.name(node.name))
         self.add("node", named, inputs, sorted(node.metadata_props.items()), len(node.outputs))
         self.plain(dict(node.meta))
@@ -111,7 +111,7 @@ class _Content:
         self.plain(tensor.numpy())
 
     def plain(self, value: object) -> None:
-        """A value of plain parts."""
+        """Hash a value made of plain data."""
         if value is None or isinstance(
             value, (bool, int, float, complex, str, bytes, TensorDesc, os.PathLike)
         ):

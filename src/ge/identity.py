@@ -19,7 +19,7 @@ __all__ = ["compile_identity", "process_identity", "sources"]
 
 
 def compile_identity(options: CompileOptions) -> str:
-    """A digest of options and target, of the operators of users in force, of versions and of this machine.
+    """A digest of options and target, of the loaded custom operators, of versions and of this machine.
 
     >>> compile_identity(CompileOptions()) == compile_identity(CompileOptions(recompute="off"))
     False
@@ -37,7 +37,7 @@ def compile_identity(options: CompileOptions) -> str:
 
 @functools.cache
 def sources(*packages: str) -> str:
-    """A digest of the sizes and times of packages' files: an edited source tree is another version.
+    """A digest of the sizes and times of packages' files: an edited source tree counts as another version.
 
     >>> sources("ge") == sources("tbe")
     False
@@ -55,7 +55,7 @@ def sources(*packages: str) -> str:
 
 
 def _operators() -> str:
-    """The operators of users in force; there are none before the operator library is loaded."""
+    """The loaded custom operators; there are none before the operator library is loaded."""
     library = sys.modules.get("ge.ops.base")
     return library.fingerprint() if library is not None else ""
 

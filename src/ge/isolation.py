@@ -1,8 +1,8 @@
 """The sandbox process for code that may crash: custom operators and the code generator on their expressions.
 
-The process is spawned when first needed and kept. It has one thread. Kernels are compiled in it; a user's code runs in
-a child that it forks for each call, with limits of time and memory. Requests are lines of JSON, each followed by as
-many bytes as it says; each is answered with one line.
+The process is spawned on first use and kept. It has one thread. It compiles kernels itself; user code runs in a child
+that it forks for each call, with limits on time and memory. Requests are lines of JSON, each followed by the number of
+bytes it announces; each is answered with one line.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ from ge.errors import GeError
 
 __all__ = ["Outcome", "TimeUp", "build", "is_child", "run"]
 
-LIMIT = 120.0  # seconds for one kernel, with the start of the process
-START = 60.0  # seconds for the start of the process, beside other work
-WAITING = 90.0  # seconds more by the clock, for code that waits instead of working, and for busy machines
-GRACE = 3.0  # seconds between asking code to stop and ending its process
-MEMORY_BYTES = 8 << 30  # what the code may take beyond what the process has
+LIMIT = 120.0  # seconds for one kernel, including the start of the process
+START = 60.0  # seconds for the start of the process, on a busy machine
+WAITING = (
+    90.0  # additional seconds of wall time, for code that waits instead of computing, and for busy machines
+)
+GRACE = 3.0  # seconds between asking code to stop and killing its process
+MEMORY_BYTES = 8 << 30  # beyond what the process uses
 
 _child = False
 
 
 class TimeUp(BaseException):
-    """Raised in code that takes too long."""
+    """Raised in code that exceeds its time limit."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call: its answer, or how its process ended, with the trace of a crash."""
+    """The outcome of a call: its answer, or how its process ended, with the trace of a crash."""
 
     answer: dict[str, Any] | None
     in_time: bool = True
@@ -59,12 +61,12 @@ class Outcome:
 
 
 def is_child() -> bool:
-    """True in a process that runs a user's code only."""
+    """True in a process that only runs user code."""
     return _child
 
 
 def run(work: bytes, limit: float, modules: Sequence[str] = ()) -> Outcome:
-    """Call what `work` unpickles to, in a child that has imported some modules; it returns plain data.
+    """Unpickle `work` and call it, in a child that has imported some modules; it returns plain data.
 
     `limit` is in seconds of processor time.
     """
@@ -84,7 +86,7 @@ def build(
     name: str,
     processor: tbe.Processor,
 ) -> tbe.Kernel:
-    """Like tbe.build, in another process."""
+    """Like tbe.build, but in another process."""
     loops = dataclasses.asdict(processor)
     request = {"expression": tbe.to_json(inputs, outputs), "target": target, "name": name, "loops": loops}
     answer, status = _WORKER.ask(request, b"", LIMIT)
@@ -102,7 +104,7 @@ def build(
 
 
 class _Worker:
-    """The process; one request at a time."""
+    """The worker process; handles one request at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +114,7 @@ class _Worker:
     def ask(
         self, request: dict[str, Any], payload: bytes, seconds: float
     ) -> tuple[dict[str, Any] | None, int]:
-        """The answer to a request; None, with the exit status, of a process that dies or hangs, to be replaced."""
+        """The answer to a request; None, with the exit status, if the process dies or hangs and must be replaced."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -174,7 +176,7 @@ _WORKER = _Worker()
 
 
 def _received(handle: int, seconds: float, end: bytes = b"") -> tuple[bytes, bool]:
-    """What comes until the other side closes, or until an end mark; nothing and False when that takes too long."""
+    """Read until the other side closes, or until an end mark; b"" and False on a timeout."""
     last = time.monotonic() + seconds
     data = b""
     while (left := last - time.monotonic()) > 0:
@@ -189,19 +191,19 @@ def _received(handle: int, seconds: float, end: bytes = b"") -> tuple[bytes, boo
 
 
 def _death(status: int) -> str:
-    """How a process ended, from the status that `subprocess` gives."""
+    """How a process ended, from `subprocess`'s return code."""
     if status < 0:
         return f"broke its process ({signal.Signals(-status).name})"
     return f"ended its process with exit code {status}"
 
 
-# -- in the process ------------------------------------------------------------------------------------------
+# -- inside the process --------------------------------------------------------------------------------------
 
 
 def _serve() -> None:
-    """Answer requests until the other end goes away."""
+    """Answer requests until the other end closes."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not disturb the answers
+    os.dup2(2, 1)  # printed text must not disturb the answers
     source = sys.stdin.buffer
     while line := source.readline():
         request = json.loads(line)
@@ -228,7 +230,7 @@ def _tried(request: dict[str, Any], work: bytes) -> dict[str, Any]:
     limit = request["run"]
     for name in request["modules"]:
         importlib.import_module(name)  # once, for all children
-    gc.freeze()  # a child that collects garbage need not look at, and so copy, what it has from here
+    gc.freeze()  # the garbage collector of a child does not visit, and so copy, inherited objects
     read, write = os.pipe()
     log = os.memfd_create("opp")
     child = os.fork()
@@ -250,7 +252,7 @@ def _tried(request: dict[str, Any], work: bytes) -> dict[str, Any]:
 
 
 def _work(work: bytes, write: int, log: int, limit: float) -> NoReturn:
-    """Do the work, report and leave without any clean-up."""
+    """Do the work, report, and exit without any clean-up."""
     global _child
     _child = True
     code = 1
@@ -274,7 +276,7 @@ def _work(work: bytes, write: int, log: int, limit: float) -> NoReturn:
         while data:
             data = data[os.write(write, data) :]
         code = 0
-    except BaseException as error:  # not of the user's code, which `call` catches
+    except BaseException as error:  # not from user code, whose errors `call` catches
         print(f"a child of the process for users' code failed: {error!r}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)

@@ -13,7 +13,7 @@ NAMED = 4  # tensors named in an error
 
 
 def largest_text(peak: Sequence[dict[str, Any]]) -> str:
-    """The largest tensors in words.
+    """The largest tensors as text.
 
     >>> largest_text([{"name": "conv/Add", "shape": [8, 4], "dtype": "float32", "nbytes": 3 << 20}])
     'conv/Add float32[8,4] 3.0 MiB'
@@ -27,7 +27,7 @@ def largest_text(peak: Sequence[dict[str, Any]]) -> str:
 def out_of_memory(
     cause: object, peak: Sequence[dict[str, Any]], requested: int, available: int, remedy: str
 ) -> OutOfMemoryError:
-    """The error of a plan that needs more memory than there is; peak: what a plan's report says of it."""
+    """The error of a plan that needs more memory than available; peak: the entry of a plan's report."""
     named = f"; the largest tensors are {largest_text(peak)}" if peak else ""
     return OutOfMemoryError(
         "E10030", f"{cause}{named}", remedy=remedy, requested=requested, available=available, peak=peak
@@ -41,7 +41,7 @@ def fitting_batch(
     batch: int,
     fixed: Collection[tuple[int, ...]] = (),
 ) -> int:
-    """The largest batch that should fit, 0 if not even one does; tensors of the `fixed` shapes do not grow with it.
+    """The largest batch that should fit, 0 if none does; tensors of the `fixed` shapes do not grow with the batch.
 
     >>> activations = {"name": "a", "shape": [64, 10], "dtype": "float32", "nbytes": 900}
     >>> weights = {"name": "w", "shape": [10, 10], "dtype": "float32", "nbytes": 100}
@@ -52,7 +52,7 @@ def fitting_batch(
     if not growing:
         return 0
     listed = sum(t["nbytes"] for t in peak)
-    share = requested * growing / listed  # of gaps in the plan, too
+    share = requested * growing / listed  # includes gaps in the plan
     return max(int(batch * (available - (requested - share)) / share), 0)
 
 

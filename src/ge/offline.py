@@ -1,4 +1,4 @@
-"""Offline compile: a request (as atc takes it) to a model file, or to a description of one."""
+"""Offline compile: turns a request (of atc) into a model file, or into a description of one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ge.versions import versions
 
 __all__ = ["Request", "Result", "compile_model", "compile_operators", "describe", "to_json"]
 
-Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
+Progress = Callable[[str, int, int], None]  # current action, steps done, total steps
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about how the model was read and compiled."""
+        """Messages for the user about how the model was read and compiled."""
         return tuple(dict.fromkeys(note for plan in self.package.plans for note in plan.report["notes"]))
 
 
@@ -99,7 +99,7 @@ def compile_model(request: Request, progress: Progress = _silent) -> Result:
 
 
 def parse(request: Request, options: CompileOptions) -> ir.Graph:
-    """The graph of a model file with what the request adds to it."""
+    """The graph of a model file with the changes of the request."""
     graph = parse_file(request.model, options, request.framework)
     if request.half_inputs:
         halve_inputs(graph, request.half_inputs)
@@ -134,7 +134,7 @@ def _default_format(request: Request) -> str:
 
 
 def _set_formats(plan: Plan, input_format: str, raw: bool) -> None:
-    """Tell the format of inputs that can be images; raw pixels have their channels last."""
+    """Set the format of inputs that can be images; raw pixels are channels-last."""
     for index, port in enumerate(plan.inputs):
         pixels = raw and port.desc.dtype == "uint8"
         image = "NHWC" if pixels else input_format
@@ -161,13 +161,13 @@ def _properties(request: Request) -> dict[str, Any]:
 
 
 class _SharedConstants:
-    """Constants of several plans: equal ones are held once."""
+    """Constants of several plans: equal ones are stored once."""
 
     def __init__(self) -> None:
         self._arrays: dict[bytes, np.ndarray] = {}
 
     def apply(self, plan: Plan) -> Plan:
-        """The plan with its constants replaced by equal ones held before."""
+        """The plan with its constants replaced by equal ones stored before."""
         plan.constants = [self._share(array) for array in plan.constants]
         return plan
 
@@ -182,7 +182,7 @@ class _SharedConstants:
 
 
 def cast_outputs(graph: ir.Graph, types: Mapping[str, str]) -> None:
-    """Give outputs another element type; the empty name means all of them."""
+    """Cast outputs to another element type; the empty name means all of them."""
     names = [value.name or "" for value in graph.outputs]
     known = facts.output_names(graph)
     unknown = [n for n in types if n and not any(_is_output(n, same) for same in known)]
@@ -202,12 +202,12 @@ def cast_outputs(graph: ir.Graph, types: Mapping[str, str]) -> None:
 
 
 def _is_output(given: str, names: Collection[str]) -> bool:
-    """Whether a name of the command line means an output; ":0" may be left out or added."""
+    """True if a name on the command line refers to an output; ":0" is optional."""
     return given in names or f"{given}:0" in names or given.removesuffix(":0") in names
 
 
 def halve_inputs(graph: ir.Graph, names: Sequence[str]) -> None:
-    """Let inputs take float16, converted when they enter."""
+    """Change inputs to float16, and cast them to their original type."""
     for name in names:
         index = next((i for i, v in enumerate(graph.inputs) if v.name == name), None)
         if index is None:
@@ -245,7 +245,7 @@ def compile_operators(
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """What an `.om` file holds, in figures."""
+    """The figures of an `.om` file."""
     info = dict(om.summary(path))
     package = om.read(path)
     plan = package.largest
@@ -263,7 +263,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def to_json(source: Path, target: Path, request: Request | None = None) -> Path:
-    """Write a model as JSON: an `.om` file's plans, or the graph of a model file. Weights are left out."""
+    """Write a model as JSON: an `.om` file's plans, or the graph of a model file. Weights are omitted."""
     if source.suffix == ".om":
         package = om.read(source)
         data: Any = {

@@ -1,4 +1,4 @@
-"""Models whose inputs leave sizes open: compiled for the sizes of each call."""
+"""Models with open input sizes: compiled for the sizes of each call."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Shape = tuple[int, ...]
 
 
 class OpenModel(Model):
-    """Called like a Model, with any sizes that the file leaves open; the last programs are kept.
+    """Called like a Model, with any sizes for the open dimensions; the most recent programs are cached.
 
-    sizes: all inputs with -1 in the open places. `plan`, `profile` and `save` are those of the sizes that were known
-    when it was compiled (an open batch is 1), or of the last call where there were none.
+    sizes: all inputs with -1 for open dimensions. `plan`, `profile` and `save` refer to the sizes known at compile time
+    (an open batch is 1), or to those of the last call if there were none.
 
     >>> model = ge.compile("classifier.onnx")             # doctest: +SKIP
     >>> model(np.zeros((4, 128), np.int64))               # doctest: +SKIP
@@ -51,7 +51,7 @@ class OpenModel(Model):
 
     @property
     def current(self) -> Model:
-        """The program for the sizes that were known first, or for those of the last call."""
+        """The program for the sizes known at compile time, or for those of the last call."""
         found = self._first or self._last
         if found is None:
             raise GeError(
@@ -75,7 +75,7 @@ class OpenModel(Model):
 
     @property
     def packed_bytes(self) -> int:
-        """Memory of the packed weights of all programs."""
+        """Bytes of the packed weights of all programs."""
         return sum(self._programs.weigh(m) for m in self._programs.values())
 
     @property
@@ -87,7 +87,7 @@ class OpenModel(Model):
         return tuple(self.sizes)
 
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
-        """Run on values in the order of `input_names`, compiling first where these sizes are new."""
+        """Run on values in the order of `input_names`; compiles first if these sizes are new."""
         key = self._shapes(arrays)
         model = self._programs.find(key)
         if model is None:
@@ -111,7 +111,7 @@ class OpenModel(Model):
             raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
 
     def _check(self, key: Sequence[Shape]) -> None:
-        """Refuse sizes that the model does not leave open."""
+        """Reject sizes that contradict the model's fixed dimensions."""
         for (name, sizes), shape in zip(self.sizes.items(), key, strict=True):
             fits = sizes is None or (
                 len(sizes) == len(shape) and all(s in (-1, d) for s, d in zip(sizes, shape, strict=True))

@@ -1,6 +1,6 @@
 """The directories searched for custom operators.
 
-Those of NPU_OPP_PATH, those given with the option `opp_path`, and the directory into which `python -m ge.opp build`
+They are those of NPU_OPP_PATH, those of the option `opp_path`, and the directory into which `python -m ge.opp build`
 installs.
 """
 
@@ -16,14 +16,14 @@ from npu_runtime import environment
 
 __all__ = ["MANIFEST", "add_paths", "entries", "home", "roots"]
 
-MANIFEST = "package.json"  # what makes a directory a package
+MANIFEST = "package.json"  # the file that marks a directory as a package
 
 _lock = threading.Lock()
 _given: list[Path] = []
 
 
 def home() -> Path:
-    """Where packages are installed: the first directory of NPU_OPP_PATH, else the user's data directory."""
+    """The installation directory of packages: the first of NPU_OPP_PATH, else the user's data directory."""
     named = _environment()
     if named:
         return named[0]
@@ -36,7 +36,7 @@ def _environment() -> list[Path]:
 
 
 def add_paths(paths: Iterable[str | os.PathLike[str]]) -> None:
-    """Search further directories from now on."""
+    """Add directories to the search path."""
     with _lock:
         for path in paths:
             if Path(path) not in _given:
@@ -44,7 +44,7 @@ def add_paths(paths: Iterable[str | os.PathLike[str]]) -> None:
 
 
 def roots() -> list[Path]:
-    """The directories that are searched, first ones first."""
+    """The search path, in order."""
     found = dict.fromkeys(p.absolute() for p in (*_environment(), *_given))
     if not _environment():
         with contextlib.suppress(RuntimeError):  # a user without a home directory

@@ -59,19 +59,19 @@ class View:
         return all(n <= 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True))
 
     def permute(self, perm: Sequence[int]) -> View:
-        """The view with its axes in another order (no data moves)."""
+        """The view with permuted axes (no data moves)."""
         return replace(
             self, shape=tuple(self.shape[p] for p in perm), strides=tuple(self.strides[p] for p in perm)
         )
 
     def reshape(self, shape: Sequence[int]) -> View:
-        """The contiguous view under another shape."""
+        """The contiguous view in another shape."""
         assert self.contiguous, "only a contiguous view can be reshaped"
         assert math.prod(shape) == math.prod(self.shape), f"cannot view {self.shape} as {tuple(shape)}"
         return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
 
     def as_tuple(self) -> tuple[int, str, tuple[int, ...], tuple[int, ...], int]:
-        """The form the runtime takes."""
+        """The runtime's form."""
         return (self.buffer, self.dtype, self.shape, self.strides, self.offset)
 
 
@@ -112,12 +112,12 @@ class KernelImage:
     total: int
     grain: int
     objects: dict[str, bytes] = field(default_factory=dict)  # target ("host:<cpu>", "portable") -> ELF object
-    isolated: bool = False  # has user code in it: more of it is compiled in another process
+    isolated: bool = False  # contains user code: further variants are compiled in another process
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output of a model as its user sees it."""
+    """An input or output of a model, as the user sees it."""
 
     name: str
     desc: TensorDesc
@@ -138,22 +138,24 @@ class Plan:
     constants: list[np.ndarray] = field(default_factory=list)
     kernels: list[KernelImage] = field(default_factory=list)
     arena_bytes: int = 0
-    donated: tuple[tuple[int, int], ...] = ()  # (output, input): one memory, given by the caller under both
-    left: tuple[int, ...] = ()  # places in the arena of results that the next program takes from there
-    steps: int = 1  # a run goes through the tasks this often, each time for the next rows of the batch
+    donated: tuple[
+        tuple[int, int], ...
+    ] = ()  # (output, input) pairs that share memory, passed by the caller for both
+    left: tuple[int, ...] = ()  # arena offsets of results that the next program reads there
+    steps: int = 1  # a run repeats the tasks this many times, each time for the next rows of the batch
     report: dict[str, Any] = field(default_factory=dict)  # memory lower bound, strategies, options, versions
 
     def feeds(self) -> Iterator[tuple[int, ...]]:
-        """For each task the tasks that wrote what it reads."""
+        """For each task, the tasks that wrote its inputs."""
         wrote: dict[int, int] = {}
         for number, task in enumerate(self.tasks):
             yield tuple(dict.fromkeys(wrote[view.buffer] for view in task.inputs if view.buffer in wrote))
             wrote.update((view.buffer, number) for view in task.outputs)
 
     def strides(self, kind: str) -> list[int]:
-        """How many bytes each input ("input") or output ("output") advances from step to step.
+        """The bytes by which each input ("input") or output ("output") advances per step.
 
-        A tensor that is larger than its buffer carries the batch; the others are the same at every step.
+        A tensor that is larger than its buffer carries the batch; the others are the same in every step.
         """
         ports = self.inputs if kind == "input" else self.outputs
         sizes = {b.index: b.nbytes for b in self.buffers if b.kind == kind}

@@ -1,4 +1,4 @@
-"""Profiles: one line a task with engine, implementation, shape, layout, time and rate; traces for Perfetto."""
+"""Profiles: one line per task with engine, implementation, shape, layout, time and rate; traces for Perfetto."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TaskProfile", "described", "lines", "recorded_tasks", "table", "trac
 
 @dataclass(frozen=True)
 class TaskProfile:
-    """What one task of a model is and how long it took."""
+    """A task of a model, and its time."""
 
     name: str
     engine: str
@@ -29,12 +29,12 @@ class TaskProfile:
     feeds: tuple[int, ...] = ()  # the tasks whose results it reads, in recordings
 
 
-# The tasks of the programs that were loaded while runs are recorded, by the program's number; seconds are 0.
+# Tasks of the programs loaded while runs are recorded, by program number; seconds are 0.
 recorded_tasks: dict[int, tuple[TaskProfile, ...]] = {}
 
 
 def lines(tasks: Sequence[TaskProfile]) -> list[str]:
-    """One line a task: name, engine, implementation, shape, layout, microseconds, GFLOP/s or GB/s.
+    """One line per task: name, engine, implementation, shape, layout, microseconds, GFLOP/s or GB/s.
 
     >>> lines([TaskProfile("fc", "AI Core", "matmul", "brg", "ab,BA16a", (1, 8), "float32", 2e-6, 4000.0, 100.0)])
     ['fc,AI Core,brg,float32[1x8],ab/BA16a,2.0 us,2.0 GFLOP/s']
@@ -43,7 +43,7 @@ def lines(tasks: Sequence[TaskProfile]) -> list[str]:
 
 
 def table(tasks: Sequence[TaskProfile]) -> str:
-    """The lines, then the time by engine and in all."""
+    """The lines, then the time by engine and in total."""
     total = sum(t.seconds for t in tasks)
     by_engine: dict[str, float] = {}
     for task in tasks:
@@ -58,10 +58,10 @@ def table(tasks: Sequence[TaskProfile]) -> str:
 
 
 def trace(path: str | os.PathLike[str], tasks: Sequence[TaskProfile], model: str = "model") -> Path:
-    """Write the tasks, one after another, as a Chrome trace that Perfetto opens.
+    """Write the tasks in sequence as a Chrome trace for Perfetto.
 
-    Numbers of processes and threads begin at 1: Perfetto takes 0 for the idle thread of the system. Times are whole
-    nanoseconds, written in microseconds, so that no task overlaps the next by a rounding error.
+    Process and thread ids start at 1: Perfetto takes 0 for the idle thread of the system. Times are whole nanoseconds,
+    written in microseconds, so that no task overlaps the next by a rounding error.
     """
     engines = list(dict.fromkeys(t.engine for t in tasks))
     events: list[dict[str, Any]] = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": model}}]
@@ -83,7 +83,7 @@ def trace(path: str | os.PathLike[str], tasks: Sequence[TaskProfile], model: str
 
 
 def described(task: TaskProfile) -> dict[str, Any]:
-    """What a trace says of a task besides its time."""
+    """The properties of a task in a trace, besides its time."""
     args = {
         "implementation": task.implementation,
         "layout": task.layout,

@@ -1,4 +1,4 @@
-"""One model on several NPUs: the NPU of a call, and requests that run side by side, one on each NPU."""
+"""One model on several NPUs: selects the NPU of a call, and runs requests concurrently, one on each NPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Replicas", "on_device"]
 
 @contextmanager
 def on_device(device: int) -> Iterator[None]:
-    """The models that this thread calls inside run on this NPU: in its memory and its threads.
+    """Run the models that this thread calls inside on this NPU: in its memory and on its threads.
 
     >>> with on_device(0):
     ...     ge.compile("resnet50.onnx")(images)  # doctest: +SKIP
@@ -43,8 +43,8 @@ def _checked(device: object) -> int:
 class Replicas:
     """A model on several NPUs, all of them unless `devices` are given; they share its weights.
 
-    `submit` takes requests, which run at the same time, one on each NPU, in the order of their coming. `run` splits a
-    batch over the NPUs.
+    `submit` queues requests, which run concurrently, one on each NPU, first in, first out. `run` splits a batch over
+    the NPUs.
 
     >>> with ge.Replicas(model) as npus:                       # doctest: +SKIP
     ...     answers = [npus.submit([x]) for x in requests]
@@ -71,7 +71,7 @@ class Replicas:
             thread.start()
 
     def submit(self, arrays: Sequence[Any]) -> Future[list[Any]]:
-        """The results of a call to come, as of `model.run`; its errors are raised where they are asked for."""
+        """The future results of a call to `model.run`; errors are raised when the result is requested."""
         answer: Future[list[Any]] = Future()
         with self._lock:
             if self._closed:
@@ -80,10 +80,10 @@ class Replicas:
         return answer
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """Run on a batch of any number of rows, in parts that run side by side; results of all rows, in order.
+        """Run a batch of any number of rows in concurrent parts; returns the results of all rows, in order.
 
-        A model with a fixed batch takes parts of that size, a model that leaves it open one part an NPU; the last is
-        filled up with its last row. Results must have a row for each row of the inputs.
+        A model with a fixed batch takes parts of that size, a model with an open batch one part per NPU; the last part
+        is padded with copies of its last row. Results must have one row per row of the inputs.
         """
         rows = self._rows(arrays)
         size = self._part(rows)
@@ -110,7 +110,7 @@ class Replicas:
         return int(counts.pop())
 
     def _part(self, rows: int) -> int:
-        """The rows of a part."""
+        """The number of rows of a part."""
         if isinstance(self.model, OpenModel):
             return -(-rows // len(self.devices))
         sizes = {p.desc.shape[0] if p.desc.shape else -1 for p in self.model.inputs}
@@ -121,7 +121,7 @@ class Replicas:
         return int(sizes.pop())
 
     def _serve(self, device: int) -> None:
-        """Take requests until there is none: None ends the threads one after the other."""
+        """Serve requests until None, which ends the threads one by one."""
         with on_device(device):
             while (request := self._requests.get()) is not None:
                 answer, arrays = request
@@ -134,7 +134,7 @@ class Replicas:
                 del request, answer, arrays
 
     def close(self) -> None:
-        """Answer what has been submitted, then end the threads."""
+        """Finish the submitted requests, then end the threads."""
         with self._lock:
             if self._closed:
                 return
@@ -154,7 +154,7 @@ class Replicas:
 
 
 def _part(array: Any, start: int, size: int) -> np.ndarray:
-    """Rows of an array; where they end before the part does, the last one is repeated."""
+    """Rows of an array, padded with copies of the last one."""
     rows = np.asarray(array)[start : start + size]
     if len(rows) == size:
         return rows

@@ -18,13 +18,13 @@ from npu_runtime.bounded import BoundedCache
 
 __all__ = ["describe_operator", "run_operator"]
 
-MOST = 256  # compiled operators that are kept
+MOST = 256  # compiled operators that are cached
 
 _models: BoundedCache[tuple[Any, ...], Any] = BoundedCache(MOST)
 
 
 def describe_operator(type_: str, inputs: Sequence[TensorDesc | None], **attrs: Any) -> list[TensorDesc]:
-    """What an operator gives for inputs of some shapes and element types.
+    """The output descriptions of an operator for inputs of some shapes and element types.
 
     >>> describe_operator("Relu", [TensorDesc((2, 3), "float32")])
     [TensorDesc(shape=(2, 3), dtype='float32')]
@@ -33,7 +33,7 @@ def describe_operator(type_: str, inputs: Sequence[TensorDesc | None], **attrs: 
 
 
 def run_operator(type_: str, *arrays: Any, **attrs: Any) -> Any:
-    """The results of an operator on arrays; compiled once for each signature.
+    """Run an operator on arrays; compiled once per signature.
 
     >>> run_operator("Relu", np.array([-1, 2], np.float32))
     array([0., 2.], dtype=float32)
@@ -54,7 +54,7 @@ def _built(
 
 
 def _model(type_: str, inputs: Sequence[TensorDesc | None], attrs: dict[str, Any]) -> Any:
-    search.refresh()  # before the key is made, which has the operators in force in it
+    search.refresh()  # before the key, which covers the loaded operators, is computed
     try:
         key = (type_, tuple(inputs), repr(sorted(attrs.items())), process_identity())
     except TypeError as error:

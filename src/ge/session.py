@@ -1,4 +1,4 @@
-"""Sessions: graphs by number, compiled once, run directly or in the background."""
+"""Sessions: graphs by id, compiled once, run directly or in the background."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Session:
         self._pool: ThreadPoolExecutor | None = None
 
     def add_graph(self, graph_id: int, graph: Any, options: Mapping[str, Any] | None = None) -> None:
-        """Take a graph (or the path of a model file) under a number; it is compiled when first needed."""
+        """Add a graph (or the path of a model file) under an id; it is compiled on first use."""
         with self._lock:
             if graph_id in self._graphs:
                 raise GeError("E10041", f"the session has a graph {graph_id}", remedy="remove_graph it first")
             self._graphs[graph_id] = _Entry(graph, parse_options(options, self.options))
 
     def build_graph(self, graph_id: int) -> Model:
-        """Compile a graph now; does nothing when it is compiled."""
+        """Compile a graph now, unless it is already compiled."""
         from ge.front_door import compile
 
         entry = self._entry(graph_id)
@@ -91,17 +91,17 @@ class Session:
         return future
 
     def remove_graph(self, graph_id: int) -> None:
-        """Forget a graph and release its memory."""
+        """Remove a graph and release its memory."""
         self._entry(graph_id)
         with self._lock:
             self._graphs.pop(graph_id, None)
 
     def is_graph_need_rebuild(self, graph_id: int) -> bool:
-        """Whether a graph is still to be compiled."""
+        """True if a graph is not compiled yet."""
         return self._entry(graph_id).model is None
 
     def close(self) -> None:
-        """Finish what runs in the background and forget all graphs."""
+        """Wait for background runs and remove all graphs."""
         with self._lock:
             pool, self._pool = self._pool, None
             self._graphs.clear()
@@ -130,7 +130,7 @@ class Session:
 def parse_options(
     given: CompileOptions | Mapping[str, Any] | None, base: CompileOptions | None = None
 ) -> CompileOptions:
-    """Options from a record or from names as programs give them ("ge.exec.precision_mode").
+    """Options from a record or from names in the style of programs ("ge.exec.precision_mode").
 
     >>> parse_options({"ge.exec.precision_mode": "force_fp16"}).precision_mode.value
     'force_fp16'

@@ -42,7 +42,7 @@ class OpTensor:
 
 @dataclass(frozen=True)
 class SingleOp:
-    """One operator and what goes in and out.
+    """One operator with its inputs and outputs.
 
     >>> x = OpTensor(TensorDesc((2, 3), "float32"))
     >>> op = SingleOp("Add", (x, x), (x,))
@@ -57,7 +57,7 @@ class SingleOp:
 
     @property
     def key(self) -> str:
-        """The same for operators that may share a model."""
+        """Equal for operators that may share a model."""
         attrs = tuple(sorted((k, repr(v)) for k, v in self.attrs.items()))
         inputs = tuple((str(t.desc), t.value) for t in self.inputs)
         text = repr((self.type, inputs, tuple(str(t.desc) for t in self.outputs), attrs))
@@ -65,7 +65,7 @@ class SingleOp:
 
     @property
     def file_name(self) -> str:
-        """A file name that tells the operator and its tensors."""
+        """A file name derived from the operator and its tensors."""
         parts = [
             f"{t.desc.dtype}_{t.format}_{'_'.join(map(str, t.desc.shape))}"
             for t in (*self.inputs, *self.outputs)
@@ -95,7 +95,7 @@ class SingleOp:
         return builder.graph
 
     def _fit(self, builder: GraphBuilder, value: ir.Value, wanted: TensorDesc) -> ir.Value:
-        """The result as described: another element type is cast to, another shape is an error."""
+        """The result in the described form: casts the element type, rejects another shape."""
         desc = desc_of(value)
         if desc.size != wanted.size:
             raise GeError("E10002", f"its output is {desc}, described as {wanted}", operator=self.type)
@@ -104,7 +104,7 @@ class SingleOp:
         return value if desc.shape == wanted.shape else builder.op("Reshape", value, shape=list(wanted.shape))
 
     def _emit(self, builder: GraphBuilder, values: Sequence[ir.Value]) -> Sequence[ir.Value]:
-        """Add the operator: one of the library, or of a framework's name."""
+        """Emit the operator: one of the library, or by a framework's name."""
         type_ = _ALIASES.get(self.type, self.type)
         operators = registered()
         if type_ in operators and _takes(operators[type_], len(values)):
@@ -125,7 +125,7 @@ class SingleOp:
 
 
 def _takes(operator: type[Operator], count: int) -> bool:
-    """Whether an operator has room for so many inputs; with more of them it is a framework's operator."""
+    """True if an operator accepts this many inputs; with more, it is a framework's operator."""
     ports = list(operator.prototype.inputs.values())
     return count <= len(ports) or (bool(ports) and ports[-1].variadic)
 
@@ -139,11 +139,11 @@ def _listed(op: SingleOp, function: Any, node: Node) -> Sequence[ir.Value]:
 
 
 def _value(name: str, value: Any) -> Any:
-    """An attribute's value; element types may come as codes of the acl conventions."""
+    """An attribute's value; element types may be acl codes."""
     return _DTYPE_CODES.get(value, value) if name == "to" and isinstance(value, int) else value
 
 
-# Names of the same operators elsewhere.
+# Other names of the same operators.
 _ALIASES = {
     "MatMulV2": "MatMul",
     "BatchMatMul": "MatMul",

@@ -1,4 +1,4 @@
-"""Models with results whose sizes depend on data: compiled stage by stage, for the sizes of each call."""
+"""Models with data-dependent result sizes: compiled stage by stage, for the sizes of each call."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from ge.ops.interpret import interpret
 
 __all__ = ["MOST_GRAPHS", "StagedModel"]
 
-_KERNELS = {"NonMaxSuppression": run_kernel}  # operators that NumPy is slow at
-MOST_GRAPHS = 128  # graphs of a stage that are kept, those without a program included
+_KERNELS = {"NonMaxSuppression": run_kernel}  # operators that are slow in NumPy
+MOST_GRAPHS = 128  # cached graphs of a stage, including those without a program
 
 Compiler = Callable[[ir.Graph], Model]
 Key = tuple[Hashable, ...]
 
 
 class Judge(Protocol):
-    """What the compiler knows about the graphs of stages."""
+    """The compiler's knowledge about the graphs of stages."""
 
     def light(self, graph: ir.Graph) -> bool:
-        """Whether a graph may be interpreted."""
+        """True if a graph may be interpreted."""
 
     def halves(self, graph: ir.Graph) -> Halves:
-        """A graph divided after its last product, convolution and the like."""
+        """A graph cut after its last heavy operator (product, convolution, …)."""
 
     def covers(
         self, whole: ir.Graph, part: ir.Graph, rows: tuple[int, int], carriers: Collection[int]
     ) -> bool:
-        """Whether `part` computes the first rows of what `whole` does, from the first rows of these inputs."""
+        """True if `part` computes the first rows of `whole`'s results, from the first rows of these inputs."""
 
 
 class StagedModel(OpenModel):
-    """Called like a Model. Every stage is a program for the sizes that the stages before it gave.
+    """Called like a Model. Every stage is a program for the sizes computed by the stages before it.
 
-    A stage keeps its last 8 programs and 128 graphs. Sizes that come from data seldom come again, so a program is made
-    for one of them only after a few calls. Until then:
-    1. A light stage (no product, no convolution) is interpreted; boxes are suppressed by the kernel.
-    2. In another one, what is up to the last product runs as a program for a power of two of rows, the rest is
-       interpreted; this needs a proof that the first rows of its results depend on the first rows of its inputs only.
-    3. Where neither is possible, it is compiled.
+    A stage caches its last 8 programs and 128 graphs. Data-dependent sizes seldom recur, so a program is compiled for
+    one of them only after a few calls. Until then:
+    1. A light stage (no product, no convolution) is interpreted; the kernel runs non-maximum suppression.
+    2. In another stage, the part up to the last product runs as a program for a power of two of rows, and the rest is
+       interpreted; this needs a proof that the first rows of its results depend only on the first rows of its inputs.
+    3. If neither is possible, the stage is compiled.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StagedModel(OpenModel):
 
     @property
     def packed_bytes(self) -> int:
-        """Memory of the packed weights of all programs."""
+        """Bytes of the packed weights of all programs."""
         return sum(p.packed_bytes for stage in list(self._stages.values()) for p in stage.programs.values())
 
     @property
@@ -89,11 +89,11 @@ class StagedModel(OpenModel):
 
     @property
     def programs(self) -> int:
-        """How many compiled programs all stages hold."""
+        """The number of compiled programs of all stages."""
         return sum(len(stage.programs) for stage in list(self._stages.values()))
 
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
-        """Run stage after stage on values in the order of `input_names`."""
+        """Run stage by stage on values in the order of `input_names`."""
         if into is not None:
             raise GeError(
                 "E10020", f"the sizes of the results of model {self.name} depend on data: nothing to fill"
@@ -111,7 +111,7 @@ class StagedModel(OpenModel):
         return found or self._stages.setdefault(rest.key, _Stage(rest, self._compiler, self._judge))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """A file holds one plan: refused."""
+        """Refused: a file holds one plan."""
         return self.current.save(path)
 
 
@@ -130,7 +130,7 @@ class _Stage:
         self._first_shapes: dict[str, Shape] = {}
 
     def run(self, values: dict[str, Any]) -> Remainder | None:
-        """Add the results of the stage to `values`; what is left."""
+        """Add the results of the stage to `values`; return the remainder."""
         self.rest.prepare(values)
         key = self._key(values)
         cut = self._cuts.find(key)
@@ -165,10 +165,10 @@ class _Stage:
         program = program or self.programs.program(key, lambda: self._compiled(cut.graph))
         return program.run_plan(feeds)
 
-    # -- programs for more rows than there are ------------------------------------------------------------------
+    # -- programs for padded rows -------------------------------------------------------------------------------
 
     def _fit(self, cut: Cut, values: Mapping[str, Any]) -> _Fit | None:
-        """How a program for a power of two of rows serves these values; None where it is not known to."""
+        """How a program for a power of two of rows serves these values; None if that is not proven."""
         shapes = {name: np.shape(values[name]) for name in cut.inputs}
         first = self._first_shapes = self._first_shapes or shapes
         carriers = [i for i, name in enumerate(cut.inputs) if first.get(name) != shapes[name]]
@@ -195,11 +195,11 @@ class _Stage:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A stage whose first half runs on more rows than there are."""
+    """A stage whose first half runs on padded rows."""
 
     key: Key  # of the program
-    whole: ir.Graph  # the first half with all rows
-    halves: Halves  # at the sizes that there are
+    whole: ir.Graph  # the first half with padded rows
+    halves: Halves  # at the actual sizes
     carriers: frozenset[int]
     rows: int
 
@@ -212,6 +212,6 @@ class _Fit:
 
 
 def _padded(array: np.ndarray, rows: int) -> np.ndarray:
-    """The last row is repeated: whatever a row of this model may be, it may be again."""
+    """Pad with copies of the last row: any valid row may be repeated."""
     missing = rows - len(array)
     return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else array

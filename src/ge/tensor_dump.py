@@ -1,4 +1,4 @@
-"""The tensors of operators as they run, and the operators that overflow: `dump_config` and its kin.
+"""Dumps the tensors of operators as they run, and the operators that overflow: `dump_config` and related options.
 
     <dump_path>/<time>/<device>/<program>/<number>/<step>/
         <operators>.<node>.<task>.<turn>.<microseconds>.<input|output>.<index>.npy
@@ -7,9 +7,8 @@
 
 An operator is a task of a compiled program, which may stand for several nodes of the framework. A step is a run of its
 program; a turn counts how often a task has run in it (loops, parts of a batch). bfloat16 is written as float32.
-An operator overflows where a floating-point result is not finite and all that it reads is, or a weight of it is not
-after it was rounded to float16. Everything holds for the
-process. Programs on GPUs are not observed.
+An operator overflows if a floating-point result is not finite while all its inputs are, or if a weight is not finite
+after rounding to float16. Settings apply to the process. Programs on GPUs are not observed.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ NAMES = (
 _FOLDER = Path("npu_dump")  # without a dump_path
 _SIDES = {"input": ("input",), "output": ("output",), "all": ("input", "output")}
 _MOST_OVERFLOWS = 1000
-_MOST_RUNS = 64  # whose turns are counted at a time
+_MOST_RUNS = 64  # runs whose turns are counted at a time
 _CORE = ("AI Core", "vector")  # engines whose overflows are "aicore_overflow"
 _COLUMNS = ("task", "turn", "operators", "node", "origin", "side", "index", "dtype", "shape", "least", "greatest",
             "mean", "not_finite", "file")  # fmt: skip
 
 
 class Loaded(Protocol):
-    """A model in memory, as far as it is needed here."""
+    """A loaded model, as far as it is needed here."""
 
     plan: Plan
     unknown_constants: frozenset[int]  # of which only the packed form is in memory
@@ -67,7 +66,7 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """What is written, and where to."""
+    """What to write, and where."""
 
     folder: Path = _FOLDER
     tensors: bool = True
@@ -89,14 +88,14 @@ class Settings:
         return any(int(first) <= step <= int(last or first) for first, _, last in ends)
 
     def wants(self, plan: Plan, task: Task) -> bool:
-        """Whether the tensors of a task are written."""
+        """True if the tensors of a task are written."""
         if self.models and plan.name not in self.models:
             return False
         return not self.layers or bool(self.layers & {task.name, _node(task), *task.origin})
 
 
 def settings_of(values: Mapping[str, Any]) -> Settings | None:
-    """What options by name (parsed values) ask for; None where they ask for nothing.
+    """The settings that options by name (parsed values) ask for; None if they ask for nothing.
 
     >>> settings_of({"enable_dump": True, "dump_path": Path("out"), "dump_mode": "all"}).sides
     ('input', 'output')
@@ -120,7 +119,7 @@ def settings_of(values: Mapping[str, Any]) -> Settings | None:
 
 @dataclass(frozen=True)
 class Overflow:
-    """An operator that overflowed: how many values of which output, and the greatest finite value that it read."""
+    """An operator that overflowed: the number of values and the output, and the largest finite value that it read."""
 
     program: str
     step: int
@@ -136,7 +135,7 @@ class Overflow:
     largest_input: float
 
 
-# -- the dumps in force ---------------------------------------------------------------------------------------------
+# -- active dumps ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -152,7 +151,7 @@ class _Dump:
         return self.settings.folder / self.began
 
     def before(self, plan: Plan, task: Task, step: int) -> bool:
-        """Whether a task is looked at."""
+        """True if a task is observed."""
         chosen = self.settings.wants_step(step) and self.settings.wants(plan, task)
         return chosen and (self.settings.tensors or self._detects(task))
 
@@ -161,7 +160,7 @@ class _Dump:
         return mode == "all" or (mode == "aicore_overflow" and task.engine in _CORE)
 
     def after(self, seen: _Seen, results: Sequence[np.ndarray]) -> None:
-        """Write what a task has read and made, and whether it overflowed."""
+        """Write what a task has read and computed, and whether it overflowed."""
         flaw = self._overflow(seen, results) if self._detects(seen.task) else None
         if flaw is not None and len(self.found) < _MOST_OVERFLOWS:
             self.found.append(flaw)
@@ -228,7 +227,7 @@ _models: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def register(program: Any, model: Any) -> None:
-    """Name the model (a `Loaded`) of a program, so that its tasks can be told."""
+    """Register the model (a `Loaded`) of a program, so that its tasks can be identified."""
     if isinstance(program, _native.Program):
         _models[program.number] = model
     elif _dumps:
@@ -236,12 +235,12 @@ def register(program: Any, model: Any) -> None:
 
 
 def apply(values: Mapping[str, Any], owner: str = "options") -> None:
-    """Put the options of a door into effect, for the whole process."""
+    """Apply the options of a front door to the whole process."""
     dump_to(settings_of(values), owner)
 
 
 def dump_to(settings: Settings | None, owner: str) -> None:
-    """Begin, change or end the dump of an owner."""
+    """Start, change or end the dump of an owner."""
     with _lock:
         before = _dumps.get(owner)
         if (before.settings if before else None) == settings:
@@ -254,12 +253,12 @@ def dump_to(settings: Settings | None, owner: str) -> None:
 
 
 def folders() -> list[Path]:
-    """Where the dumps in force write to."""
+    """The folders of the active dumps."""
     return [dump.folder for dump in tuple(_dumps.values())]
 
 
 def overflows() -> list[Overflow]:
-    """The overflows that were found since the dumps in force began."""
+    """The overflows found since the active dumps started."""
     return [flaw for dump in tuple(_dumps.values()) for flaw in dump.found]
 
 
@@ -268,7 +267,7 @@ def overflows() -> list[Overflow]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A task that has begun: what it is, and copies of what it reads; None for a constant that is only known packed."""
+    """A task that has started, with copies of its inputs; None for a constant that is only in memory in packed form."""
 
     device: int
     program: int
@@ -284,13 +283,13 @@ class _Seen:
         return self.plan.tasks[self.number]
 
     def is_weight(self, view: View, array: np.ndarray) -> bool:
-        """Whether an input is a weight that is not finite since it was rounded to float16; a mask of -inf is none."""
+        """True if an input is a weight that became non-finite when rounded to float16; a mask of -inf is not."""
         constant = self.plan.buffers[view.buffer].kind == "constant"
         return constant and not bool(np.isneginf(array[~np.isfinite(array)]).all())
 
 
 class _Observer:
-    """Is called by the runtime around every task."""
+    """Called by the runtime around every task."""
 
     def __init__(self) -> None:
         self._begun: dict[tuple[int, int, int], _Seen] = {}
@@ -307,7 +306,7 @@ class _Observer:
         inputs: list[int],
         outputs: list[int],
     ) -> None:
-        """Look at a task before (not `done`) and after it has run."""
+        """Observe a task before (not `done`) and after it has run."""
         model: Loaded | None = _models.get(program)
         if model is None:
             return
@@ -340,7 +339,7 @@ _OBSERVER = _Observer()
 
 
 class _Memory:
-    """The memory of a run: the tensors that views of a plan stand for."""
+    """The memory of a run: resolves views of a plan to tensors."""
 
     def __init__(self, model: Loaded, arena: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         self.model = model
@@ -374,7 +373,7 @@ class _Memory:
 
 
 def _floats(array: np.ndarray) -> np.ndarray | None:
-    """A floating-point tensor in a type that NumPy computes in; None for any other."""
+    """A floating-point tensor in a type that NumPy computes in; None for others."""
     if array.dtype.kind == "f":
         return array
     return (
@@ -394,7 +393,7 @@ def _largest(array: np.ndarray) -> float:
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The tensor in a type that `.npy` files have."""
+    """The tensor in a type that `.npy` files support."""
     values = _floats(array)
     if values is not None:
         return values
@@ -402,7 +401,7 @@ def _writable(array: np.ndarray) -> np.ndarray:
 
 
 def _statistics(array: np.ndarray | None) -> tuple[Any, ...]:
-    """Least, greatest and mean of the finite values, and how many are not finite."""
+    """Minimum, maximum and mean of the finite values, and the number of non-finite ones."""
     if array is None:
         return ("", "", "", "")
     values = _writable(array)

@@ -32,23 +32,23 @@ from tbe.schedule import schedule
 
 __all__ = ["SWEEPS", "Sweep", "choices", "crossover", "main", "measure"]
 
-_NEVER, _ALWAYS = (1 << 40) - 1, 1  # bounds that every size misses, and that every size meets
+_NEVER, _ALWAYS = (1 << 40) - 1, 1  # bounds that no size meets, and that every size meets
 _ROUNDS = 7
 _SECONDS = 0.02  # of one timing
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """How one entry of the table is measured: graphs of growing size, and the quantity that the entry bounds."""
+    """The measurement of one entry of the table: graphs of growing size, and the quantity that the entry bounds."""
 
     entry: str
     sizes: Sequence[int]
     build: Callable[[GraphBuilder, int], ir.Value]
     quantity: Callable[[int, Target], float] = lambda size, target: size
-    at_most: bool = False  # the implementation is the faster one up to the crossover
+    at_most: bool = False  # the implementation is faster up to the crossover
 
     def forced(self, costs: CostTable, on: bool) -> CostTable:
-        """The table with which the implementation always, or never, is chosen."""
+        """The table with which the implementation is always, or never, chosen."""
         low = on is not self.at_most
         values: dict[str, Any] = {self.entry: _ALWAYS if low else _NEVER}
         return replace(costs, **values)
@@ -77,7 +77,7 @@ def _conv(
     constant: bool = True,
     swish: bool = False,
 ) -> ir.Value:
-    """Channels-last images (N, H, W, C)."""
+    """A convolution of channels-last images (N, H, W, C)."""
     x = b.input("x", shape, dtype)
     size = (kernel, kernel, shape[3], outputs)
     w = b.constant(_weights(*size, dtype=dtype)) if constant else b.input("w", size, dtype)
@@ -105,7 +105,7 @@ def _attention(b: GraphBuilder, queries: int) -> ir.Value:
 
 
 def _exponentials(units: int) -> int:
-    """Elements of so many units of parallel work on a named target."""
+    """Elements of this many units of parallel work on a named target."""
     return units * Processor().chunk
 
 
@@ -116,7 +116,7 @@ def _share_ns(units: int, target: Target) -> float:
 
 
 def _tiles(count: int) -> tuple[int, int]:
-    """Height and width of one image with so many tiles of 4x4."""
+    """Height and width of one image with this many 4x4 tiles."""
     return 4, 4 * count
 
 
@@ -190,7 +190,7 @@ def _compiled(sweep: Sweep, size: int, target: Target, on: bool) -> Model:
 
 
 def _speedup(models: Sequence[Model], rounds: int) -> float:
-    """The second model's time over the first one's: medians of runs that take turns."""
+    """The second model's time divided by the first one's: medians of interleaved runs."""
     feeds = [np.ones(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in models[0].inputs]
     results = [[np.empty(p.desc.shape, numpy_dtype(p.desc.dtype)) for p in m.outputs] for m in models]
     runs = max(1, int(_SECONDS / max(_timed(models[0], feeds, results[0], 2), 1e-7)))
@@ -207,7 +207,7 @@ def _timed(model: Model, feeds: list[np.ndarray], into: list[np.ndarray], runs: 
 
 
 def crossover(quantities: Sequence[float], speedups: Sequence[float], at_most: bool = False) -> float:
-    """The bound that loses least: sizes that meet it have the implementation, the others do without.
+    """The bound with the least loss: sizes that meet it use the implementation, the others do not.
 
     >>> crossover([8, 16, 32], [0.5, 0.9, 2.0])
     32
@@ -226,12 +226,12 @@ def crossover(quantities: Sequence[float], speedups: Sequence[float], at_most: b
 
 
 def choices(plan: Plan) -> list[tuple[Any, Any]]:
-    """What the costs decide of each task: its implementation, and how much of it is worth a thread."""
+    """The cost-dependent choices of each task: its implementation, and the grain of its parallel work."""
     return [(task.attrs.get("implementation"), task.attrs.get("grain")) for task in plan.tasks]
 
 
 def measure(sweep: Sweep, target: Target, rounds: int = _ROUNDS) -> float | None:
-    """The crossover of one entry; None where the target never has the implementation."""
+    """The crossover of one entry; None if the target never has the implementation."""
     quantities, speedups = [], []
     for size in sweep.sizes:
         models = [_compiled(sweep, size, target, on) for on in (True, False)]
@@ -243,7 +243,7 @@ def measure(sweep: Sweep, target: Target, rounds: int = _ROUNDS) -> float | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and keep the table for the plans that are made from now on."""
+    """Measure, print, and store the table for later plans."""
     parser = argparse.ArgumentParser(prog="python -m ge.tune", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="entries to measure, separated by commas")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="timings of each size")

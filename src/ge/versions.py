@@ -1,4 +1,4 @@
-"""Versions of the project and of what it runs on; `python -m ge.versions` prints what a bug report needs."""
+"""Versions of the project and of its dependencies; `python -m ge.versions` prints what a bug report needs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PACKAGES = (
 
 
 def project() -> str:
-    """The version that pyproject.toml declares; "source" where the project is not installed."""
+    """The version declared in pyproject.toml; "source" if the project is not installed."""
     return _installed("tf-adapter") or "source"
 
 
 def versions() -> dict[str, str]:
-    """What a model is compiled with."""
+    """The versions that a model is compiled with."""
     found = {"onednn": str(npu_runtime.version()["onednn"])}
     return found | {name: _installed(name) for name in ("tf-adapter", "llvmlite", "onnx") if _installed(name)}
 
@@ -48,7 +48,7 @@ def facts() -> dict[str, str]:
 
 
 def describe() -> str:
-    """The facts, one a line.
+    """The facts, one per line.
 
     >>> describe().splitlines()[0].split()[0]
     'tf-adapter'
@@ -65,7 +65,7 @@ def _installed(package: str) -> str:
 
 
 def _processor() -> str:
-    """The model name the kernel reports, else what Python knows."""
+    """The model name reported by the kernel, else what Python knows."""
     try:
         with open("/proc/cpuinfo") as lines:
             names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -1,7 +1,7 @@
-"""Implementations: for each kind of cube task one ordered list of candidates, and the choice between them.
+"""Implementations: one ordered list of candidates per kind of cube task, and the choice among them.
 
-A candidate says what it refuses of an operation on a target, what it costs there, and which epilogues it takes. The
-compiler chooses once and writes the name into the task (`attrs["implementation"]`); the runtime runs what is named.
+A candidate states which operations it rejects on a target, what it costs there, and which epilogues it supports. The
+compiler chooses once and records the name in the task (`attrs["implementation"]`); the runtime runs that one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 _LIBRARY_ONLY = (Library(),)
 
-# By kind of task; the order decides between candidates of equal cost.
+# By kind of task; the order breaks ties of equal cost.
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "matmul": product.CANDIDATES,
     "conv": convolution.CONVOLUTIONS,
@@ -57,7 +57,7 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
 }
 
 
-# Without the library, and with it the kernels of our own that stand beside it.
+# Without the library; with it, our own kernels that exist beside it.
 _GENERATED = ("matmul", "conv", "deconv", "conv_grad_weights", "pool", "lrn", "resample")
 _WITHOUT_LIBRARY: dict[str, tuple[Candidate, ...]] = {
     kind: (Generated() if kind in _GENERATED else Decomposed(),) for kind in CANDIDATES
@@ -65,7 +65,7 @@ _WITHOUT_LIBRARY: dict[str, tuple[Candidate, ...]] = {
 
 
 def candidates_for(kind: str, target: Target) -> tuple[Candidate, ...]:
-    """The list of a kind of task on a target; empty when nothing there runs such tasks."""
+    """The candidates for a kind of task on a target; empty if nothing there runs such tasks."""
     lists = CANDIDATES if target.library else _WITHOUT_LIBRARY
     return (cuda.CANDIDATES if target.kind == "cuda" else lists).get(kind, ())
 
@@ -76,11 +76,11 @@ def choose(op: Operation, target: Target) -> Choice:
 
 
 def fuses_epilogues(op: Operation, target: Target) -> bool:
-    """Whether the library applies post-operations of this operation to sums in registers."""
+    """True if the library applies the epilogue of this operation to sums in registers."""
     return op.kind != "deconv" or convolution.fuses_epilogues(op, target)
 
 
 def takes_late_sum(op: Operation, target: Target) -> bool:
-    """Whether the library stays fast when it adds to its result after other post-operations."""
+    """True if the library stays fast when it adds to its result after other post-ops."""
     late = product.takes_late_sum if op.kind == "matmul" else convolution.takes_late_sum
     return late(op, target)

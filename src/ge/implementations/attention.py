@@ -19,14 +19,14 @@ def _is_dense_across(view: View) -> bool:
 
 
 class Fused(Candidate):
-    """Scores of a few queries at a time stay in the first-level cache."""
+    """One fused task: the scores of a few queries at a time stay in the L1 cache."""
 
     name = "fused"
     needs = "avx2"
     needs_bf16 = "avx512_bf16"
 
     def __init__(self, first: int, sums: int, mask: int) -> None:
-        """Places among the inputs: of q, k and v, of what is beside them, and of the mask."""
+        """Positions of inputs: q, k and v, the saved sums, and the mask."""
         self.first, self.sums, self.mask = first, sums, mask
 
     def unfit(self, op: Operation) -> str:
@@ -63,7 +63,7 @@ class Fused(Candidate):
         return ""
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        """Few queries are a matter of reading keys and values, which the task packs first."""
+        """Few queries are bound by reading keys and values, which the task packs first."""
         q, k = op.inputs[self.first : self.first + 2]
         gain = q.shape[-2] / costs.attention_queries
         if op.kind == "attention_grad":  # which keeps all scores of a head
@@ -71,7 +71,7 @@ class Fused(Candidate):
         return gain
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """Scores are neither written nor read again; keys and values are written and read once more."""
+        """Scores are not stored and reloaded; keys and values are stored and loaded once more."""
         q, k, v = op.inputs[self.first : self.first + 3]
         scores = 4 * math.prod(q.shape[:-1]) * k.shape[-2]
         own = q.nbytes + v.nbytes + k.nbytes

@@ -16,7 +16,7 @@ LIBRARY = "onednn"
 _LEAST_SECONDS = 1e-9
 _TWO_OPERANDS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
-# Arithmetic of one run, from the shapes of the first two inputs and the first output.
+# FLOPs of one run, from the shapes of the first two inputs and the first output.
 _FLOPS: dict[str, Callable[[Sequence[View], Sequence[View]], int]] = {
     "matmul": lambda i, o: 2 * math.prod(o[0].shape) * i[0].shape[-1],
     "packed_matmul": lambda i, o: 2 * math.prod(o[0].shape) * i[0].shape[-1],
@@ -28,14 +28,14 @@ _FLOPS: dict[str, Callable[[Sequence[View], Sequence[View]], int]] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One cube operation: its operands as the runtime's task has them, its attributes, and what is known of them."""
+    """One cube operation: operands in the order of the runtime's task, attributes, and known facts about the inputs."""
 
     kind: str
     inputs: tuple[View, ...]
     outputs: tuple[View, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
-    constant: frozenset[int] = frozenset()  # inputs whose values the program holds
-    steady: frozenset[int] = frozenset()  # inputs that no step of the loop around the operation changes
+    constant: frozenset[int] = frozenset()  # inputs that are constants of the program
+    steady: frozenset[int] = frozenset()  # inputs that are invariant in the enclosing loop
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Operation:
 
     @property
     def precise(self) -> bool:
-        """Whether algorithms with larger rounding errors are excluded."""
+        """True if algorithms with larger rounding errors are excluded."""
         return bool(self.attrs.get("precise"))
 
     @property
@@ -55,7 +55,7 @@ class Operation:
 
     @property
     def post_operands(self) -> int:
-        """How many of the last inputs belong to post-operations."""
+        """The number of trailing inputs that belong to post-ops."""
         return sum(text in _TWO_OPERANDS for text in self.post_ops)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -71,7 +71,7 @@ class Operation:
         return self.flag("has_weight_scales") or "src_scale" in self.attrs or "dst_scale" in self.attrs
 
     def packs_once(self, index: int) -> bool:
-        """Whether an input can be packed before the runs, or before the loop, that read it."""
+        """True if an input can be packed ahead of the runs, or of the loop, that read it."""
         return index in self.constant or index in self.steady
 
     @property
@@ -81,22 +81,22 @@ class Operation:
 
     @property
     def nbytes(self) -> int:
-        """What the operation reads and writes, operands of post-operations left out."""
+        """Bytes that the operation reads and writes, excluding operands of post-ops."""
         own = self.inputs[: len(self.inputs) - self.post_operands]
         return sum(v.nbytes for v in (*own, *self.outputs))
 
 
 class Candidate:
-    """One way to run an operation. The order in an operator's list decides between candidates of equal cost."""
+    """One way to run an operation. The order of candidates breaks ties of equal cost."""
 
     name: ClassVar[str]
-    device: ClassVar[str] = "cpu"  # the kind of target that it runs on
-    needs: ClassVar[str] = ""  # the feature of the target without which it does not exist
-    needs_bf16: ClassVar[str] = ""  # the feature for bfloat16 operands, where it is another one
+    device: ClassVar[str] = "cpu"  # the kind of target it runs on
+    needs: ClassVar[str] = ""  # the target feature it requires
+    needs_bf16: ClassVar[str] = ""  # the feature required for bfloat16 operands, if different
     rounds_more: ClassVar[bool] = False  # larger rounding errors than a plain sum of products
 
     def refuse(self, op: Operation, target: Target) -> str:
-        """Why the candidate cannot run an operation on a target, "" when it can."""
+        """The reason why the candidate cannot run an operation on a target, "" if it can."""
         if target.kind != self.device:
             return f"it runs on a {self.device}"
         feature = self.feature({v.dtype for v in (*op.inputs, *op.outputs)})
@@ -107,15 +107,15 @@ class Candidate:
         return self.unfit(op)
 
     def feature(self, dtypes: Collection[str]) -> str:
-        """The feature of a target that the candidate needs for operands of these types, "" for none."""
+        """The target feature that the candidate requires for operands of these types, "" for none."""
         return self.needs_bf16 if self.needs_bf16 and "bfloat16" in dtypes else self.needs
 
     def unfit(self, op: Operation) -> str:
-        """Why an operation is none that the candidate computes, on whatever target; post-operations included."""
+        """The target-independent reason why the candidate cannot compute an operation, post-ops included."""
         return ""
 
     def cost(self, op: Operation, target: Target, otherwise: float | None = None) -> float:
-        """Estimated seconds; `otherwise` are those of the best candidate after this one in the list."""
+        """Estimated seconds; `otherwise` is the cost of the best candidate after this one in the list."""
         if otherwise is None:
             return max(target.seconds(op.flops, op.nbytes, op.inputs[0].dtype), _LEAST_SECONDS)
         measured = target.costs
@@ -125,16 +125,16 @@ class Candidate:
         return otherwise / max(gain, 1e-6)
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        """The time that the candidates after this one take over its own; 1 at the measured crossover."""
+        """Time of the following candidates divided by this one's; 1 at the measured crossover."""
         return 1.0
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """The same from operations and bytes, for a target without measurements."""
+        """The same, modelled from operations and bytes, for a target without measurements."""
         return 1.0
 
 
 class Library(Candidate):
-    """oneDNN's primitive, in the layouts and types it has: the last candidate of most lists."""
+    """oneDNN's primitive, with the layouts and types it supports: the last candidate of most lists."""
 
     name = LIBRARY
 
@@ -143,7 +143,7 @@ class Library(Candidate):
 class Choice:
     """The candidate that runs an operation and the reasons against the others, in the order of the list."""
 
-    name: str  # "" when every candidate refuses
+    name: str  # "" if every candidate refuses
     seconds: float
     against: tuple[tuple[str, str], ...] = ()
 
@@ -162,7 +162,7 @@ class Choice:
 
 
 def choose_from(candidates: Sequence[Candidate], op: Operation, target: Target) -> Choice:
-    """The candidate of least estimated cost; the earlier one where costs are equal."""
+    """The candidate of least estimated cost; the earlier one on a tie."""
     best: Candidate | None = None
     seconds: float | None = None
     against: dict[str, str] = {}

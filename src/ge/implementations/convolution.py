@@ -1,4 +1,4 @@
-"""Implementations of convolutions and transposed convolutions: Winograd, depthwise, pointwise, spreading, the library.
+"""Implementations of convolutions and transposed convolutions: Winograd, depthwise, pointwise, scattering, the library.
 
 Operands are in the order of the runtime's task: images (N, C, space) and weights (O, I / groups, kernel); those of a
 transposed convolution are in the layout of the convolution whose gradient it is.
@@ -18,7 +18,7 @@ __all__ = ["CONVOLUTIONS", "TRANSPOSED", "fuses_epilogues", "takes_late_sum"]
 _FLOATS = ("float32", "bfloat16")
 _ACTIVATIONS = frozenset({"relu", "clip", "swish", "hardswish"})  # of our depthwise and pointwise kernels
 _MAX_GRADIENT_KERNEL = 7
-_DEPTHWISE = frozenset({(3, 1), (3, 2), (5, 1), (5, 2), (7, 1)})  # kernels and strides that are compiled
+_DEPTHWISE = frozenset({(3, 1), (3, 2), (5, 1), (5, 2), (7, 1)})  # compiled kernel sizes and strides
 
 
 def _first_post(op: Operation) -> int:
@@ -39,36 +39,36 @@ def _all(op: Operation, name: str, value: int) -> bool:
 
 # -- Winograd ----------------------------------------------------------------------------------------------------
 
-_TILE = 4  # results of a tile in one direction
+_TILE = 4  # results of a tile along one axis
 
 
 def winograd_lanes(target: Target) -> int:
-    """Channels that a register of the target holds."""
+    """Channels per vector register of the target."""
     return 16 if "avx512" in target.features else 8
 
 
 def tiles_of(image: View) -> int:
-    """Tiles of 4x4 results in a batch of images."""
+    """The number of 4x4 output tiles in a batch of images."""
     return image.shape[0] * -(-image.shape[2] // _TILE) * -(-image.shape[3] // _TILE)
 
 
 def cover_of(image: View) -> float:
-    """The share of the results in tiles that is wanted."""
+    """The share of computed tile elements that are real results."""
     pixels = image.shape[0] * image.shape[2] * image.shape[3]
     return pixels / (max(tiles_of(image), 1) * _TILE * _TILE)
 
 
 def winograd_work(source: View, result: View, weights: int, op: Operation, target: Target) -> float:
-    """Modelled seconds of F(4x4, 3x3): 36 products a tile in float32, transforms of source, result and weights."""
+    """Modelled seconds of F(4x4, 3x3): 36 products per tile in float32, transforms of source, result and weights."""
     channels, outputs, tiles = source.shape[1], result.shape[1], tiles_of(result)
     products = 2 * 36 * tiles * channels * outputs
     transforms = 36 * (6 * tiles * (channels + outputs) + 9 * weights)
-    planes = 4 * 36 * 2 * (tiles * (channels + outputs) + weights)  # written and read in the caches
+    planes = 4 * 36 * 2 * (tiles * (channels + outputs) + weights)  # written to and read from the caches
     return target.seconds(products + transforms, op.nbytes + planes / 8)
 
 
 class Winograd(Candidate):
-    """3x3 convolutions of stride 1 with 2.25 multiplications for each result instead of 9."""
+    """3x3 convolutions of stride 1 with 2.25 multiplications per result instead of 9."""
 
     name = "winograd"
     needs = "avx2"
@@ -101,7 +101,7 @@ class Winograd(Candidate):
 
     @staticmethod
     def _epilogue(op: Operation) -> str:
-        """One vector of channels and one tensor like the result are added, then results are clipped."""
+        """Adds one vector over channels and one tensor like the result, then clips."""
         at, y = _first_post(op), op.outputs[0]
         bias, residual, clip = op.flag("has_bias"), False, False
         for text in op.post_ops:
@@ -159,7 +159,7 @@ def _has_plain_operands(op: Operation) -> str:
 
 
 class Depthwise(Candidate):
-    """Depthwise convolutions whose activation takes longer than the sums: swish is applied in registers."""
+    """Depthwise convolutions whose activation costs more than the sums: swish is applied in registers."""
 
     name = "depthwise"
     needs = "avx2"
@@ -185,7 +185,7 @@ class Depthwise(Candidate):
         return self.modelled_gain(op, target)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """The library's kernels are faster unless the activation dominates; results with strides are too few."""
+        """The library's kernels are faster unless the activation dominates; strided ones have too few results."""
         swish = read_epilogue(op, _first_post(op), _ACTIVATIONS).activation == "swish"
         return 2.0 if swish and op.integers("strides", (1, 1))[0] == 1 else 0.8
 
@@ -194,7 +194,7 @@ class Depthwise(Candidate):
 
 
 def _pixels_are_dense(view: View) -> bool:
-    """Whether pixels have one distance from each other, whatever their row and image."""
+    """True if pixels are at a constant distance from each other across rows and images."""
     n, _, height, width = view.shape
     pixel = view.strides[3]
     rows = width == 1 or view.strides[2] == pixel * width
@@ -214,7 +214,7 @@ def _is_gate(gate: View, x: View) -> bool:
 
 
 class Pointwise(Candidate):
-    """1x1 convolutions whose activation, gate or writing of results dominates."""
+    """1x1 convolutions whose time is dominated by the activation, the gate or the stores."""
 
     name = "pointwise"
     needs = "avx2"
@@ -242,7 +242,7 @@ class Pointwise(Candidate):
         return read_epilogue(op, _first_post(op), _ACTIVATIONS).why_not
 
     def _is_dominated(self, op: Operation, depth: int) -> bool:
-        """Whether something else than the product takes the time."""
+        """True if something other than the product dominates the time."""
         swish = read_epilogue(op, _first_post(op), _ACTIVATIONS).activation == "swish"
         return op.flag("has_gate") or swish or op.inputs[0].shape[1] <= depth
 
@@ -261,7 +261,7 @@ class Pointwise(Candidate):
 
 
 class Spread(Candidate):
-    """Transposed 1x1 convolutions with strides: a product for the pixels that receive one, then their spreading."""
+    """Transposed 1x1 convolutions with strides: a product for the pixels that receive one, then a scatter."""
 
     name = "spread"
     needs = "avx2"
@@ -292,7 +292,7 @@ class Spread(Candidate):
 
 
 def depthwise_gradient_unfit(op: Operation, x: View, y: View, w: View) -> str:
-    """Why a gradient of the depthwise convolution of x to y with weights w is none of our kernels'."""
+    """Why our kernels cannot compute a gradient of the depthwise convolution of x to y with weights w."""
     if not all(len(v.shape) == 4 and math.prod(v.shape) for v in (x, y)) or len(w.shape) != 4:
         return "it takes images"
     channels, kernel = x.shape[1], w.shape[2]
@@ -311,7 +311,7 @@ def depthwise_gradient_unfit(op: Operation, x: View, y: View, w: View) -> str:
 
 
 class DepthwiseSourceGradient(Candidate):
-    """The gradient of a depthwise convolution by its source."""
+    """The gradient of a depthwise convolution with respect to its source."""
 
     name = "depthwise_source_gradient"
     needs = "avx2"
@@ -326,7 +326,7 @@ class DepthwiseSourceGradient(Candidate):
         return self.modelled_gain(op, target)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """The library forms the gradient of few channels at a time and reads the source of each once more."""
+        """The library computes the gradient of few channels at a time and rereads the source of each."""
         return 1.5
 
 
@@ -334,7 +334,7 @@ class DepthwiseSourceGradient(Candidate):
 
 
 class LibrarySwish(Library):
-    """The library's convolution, then swish in place: inside its kernels that costs several times as much."""
+    """The library's convolution, then swish in place: inside the library's kernels swish is several times slower."""
 
     name = "onednn_swish"
     needs = "avx2"
@@ -353,16 +353,16 @@ class LibrarySwish(Library):
         return math.prod(op.outputs[0].shape) / costs.swish_elements
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """The library evaluates an exponential in double steps; the result is read and written once more."""
+        """The library's exponential takes twice the steps; in exchange the result is read and written once more."""
         size = math.prod(op.outputs[0].shape)
         again = target.seconds(10 * size, 2 * op.outputs[0].nbytes)
         return target.seconds(op.flops + 60 * size, op.nbytes) / (target.seconds(op.flops, op.nbytes) + again)
 
 
 def fuses_epilogues(op: Operation, target: Target) -> bool:
-    """Whether the library's transposed convolutions apply post-operations to sums in registers.
+    """True if the library's transposed convolutions apply post-ops to sums in registers.
 
-    Others run as the gradient of a convolution, with every post-operation element by element.
+    Others run as the gradient of a convolution, with every post-op applied element by element.
     """
     x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
     strides, groups = op.integers("strides", ()), op.attrs.get("groups", 1)
@@ -377,7 +377,7 @@ def fuses_epilogues(op: Operation, target: Target) -> bool:
 
 
 def takes_late_sum(op: Operation, target: Target) -> bool:
-    """Whether the library's fast convolutions add to their result after other post-operations."""
+    """True if the library's fast convolutions can add to their result after other post-ops."""
     if op.kind == "deconv":
         return True
     x = op.inputs[0]

@@ -27,7 +27,7 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 
 def matrix_of(view: View, leading: Sequence[int]) -> tuple[int, int, int, int, int] | None:
-    """A stack of matrices as rows, columns, their strides, and the distance of the matrices; None for other layouts.
+    """A stack of matrices as rows, columns, their strides, and the matrix stride; None for other layouts.
 
     >>> matrix_of(View(0, "float32", (6, 2, 3), (6, 3, 1)), (6,))
     (2, 3, 3, 1, 6)
@@ -51,7 +51,7 @@ def matrix_of(view: View, leading: Sequence[int]) -> tuple[int, int, int, int, i
     return rows, columns, down, across, distance
 
 
-# Activations of the libraries by the names of post-operations.
+# Activations of the libraries, by post-op name.
 ACTIVATIONS = {
     "relu": "relu",
     "clip,0.0,6.0": "relu6",
@@ -64,7 +64,7 @@ ACTIVATIONS = {
 
 
 def rows_of(op: Operation) -> Operation | None:
-    """A convolution by windows of one element as the product of its pixels and its weights; None for others.
+    """A 1x1 convolution as the product of its pixels and its weights; None for others.
 
     The images are channels-last and contiguous, so that a pixel is a row.
     """
@@ -81,7 +81,7 @@ def rows_of(op: Operation) -> Operation | None:
 
 
 def _is_pointwise(op: Operation, w: View) -> bool:
-    """Whether a convolution, or a gradient of one, has windows of one element, all of them."""
+    """True if a convolution, or a gradient of one, is 1x1 without stride or padding."""
     once = (1,) * (len(w.shape) - 2)
     plain = op.integers("strides", once) == op.integers("dilations", once) == w.shape[2:] == once
     borders = (*op.integers("pads_begin", (0,)), *op.integers("pads_end", (0,)))
@@ -89,7 +89,7 @@ def _is_pointwise(op: Operation, w: View) -> bool:
 
 
 def data_gradient_rows(op: Operation) -> Operation | None:
-    """The gradient of pointwise images as a product: rows of pixels by the weights (O, I); None for others."""
+    """The data gradient of a 1x1 convolution as a product: rows of pixels by the weights (O, I); None for others."""
     w = op.inputs[1]
     rows = [_pixels(v) for v in (op.inputs[0], op.outputs[0])]
     if not _is_pointwise(op, w) or w.strides[1] != 1 or rows[0] is None or rows[1] is None:
@@ -99,7 +99,7 @@ def data_gradient_rows(op: Operation) -> Operation | None:
 
 
 def weight_gradient_rows(op: Operation) -> Operation | None:
-    """The gradient of pointwise weights as a product: channels by pixels by channels; None for others."""
+    """The weight gradient of a 1x1 convolution as a product: channels by pixels by channels; None for others."""
     w = op.outputs[0]
     x, dy = (_pixels(v) for v in op.inputs[:2])
     if not _is_pointwise(op, w) or w.strides[1] != 1 or x is None or dy is None:
@@ -109,7 +109,7 @@ def weight_gradient_rows(op: Operation) -> Operation | None:
 
 
 def _pixels(view: View) -> View | None:
-    """Images as a matrix with a row for each pixel, None for other layouts."""
+    """Images as a matrix with one row per pixel, None for other layouts."""
     images, channels, *space = view.shape
     last = View.of(view.buffer, TensorDesc((images, *space, channels), view.dtype))
     moved = (view.strides[0], *view.strides[2:], view.strides[1])
@@ -120,7 +120,7 @@ def _pixels(view: View) -> View | None:
 
 
 class _Library(Candidate):
-    """What the libraries have in common: one element type throughout, and y = act(product + bias + residual).
+    """Constraints common to the libraries: one element type throughout, and y = act(product + bias + residual).
 
     A float32 bias of 16-bit operands is rounded to their type first.
     """
@@ -154,7 +154,7 @@ class _Library(Candidate):
 
 
 def _with_narrow_bias(op: Operation) -> Operation:
-    """The operation with a bias of its operands' type, where it is wider."""
+    """The operation with its bias in the operands' type, if the bias is wider."""
     if not op.flag("has_bias") or op.inputs[0].dtype not in ("float16", "bfloat16"):
         return op
     x, w, bias, *rest = op.inputs
@@ -165,16 +165,16 @@ def _with_narrow_bias(op: Operation) -> Operation:
 
 
 def _lies_as(view: View, other: View) -> bool:
-    """Whether two tensors have one type, shape and layout; the strides of axes of one element do not matter."""
+    """True if two tensors have the same type, shape and layout; strides of axes of one element do not matter."""
     steps = zip(view.shape, view.strides, other.strides, strict=False)
     alike = all(n == 1 or one == two for n, one, two in steps)
     return (view.shape, view.dtype) == (other.shape, other.dtype) and alike
 
 
 class CublasLt(_Library):
-    """Products with sums in float32; float32 operands are not rounded to TF32.
+    """Products that accumulate in float32; float32 operands are not rounded to TF32.
 
-    It has no GELU by erf: a kernel after the product computes that, in place.
+    It has no erf-GELU: a kernel after the product computes that in place.
     """
 
     name = "cublaslt"
@@ -204,7 +204,7 @@ class CublasLt(_Library):
 
 
 class CudnnProduct(_Library):
-    """Products of few rows with an epilogue that cuBLASLt lacks, as convolutions by windows of one element."""
+    """Products of few rows with an epilogue that cuBLASLt lacks, as 1x1 convolutions."""
 
     name = "cudnn"
     activations = ("gelu_erf",)
@@ -225,7 +225,7 @@ class CudnnProduct(_Library):
 
 
 class Pointwise(CublasLt):
-    """Convolutions by windows of one element, as products of pixels; faster than cuDNN where they add a residual."""
+    """1x1 convolutions as products of pixels; faster than cuDNN if they add a residual."""
 
     def unfit(self, op: Operation) -> str:
         rows = rows_of(op)
@@ -240,7 +240,7 @@ class Pointwise(CublasLt):
 class Cudnn(_Library):
     """Convolutions of images; float32 runs on engines that do not round to TF32.
 
-    What cuDNN's engines do not take of an epilogue, the program computes in a kernel after the convolution.
+    The parts of an epilogue that cuDNN's engines do not support run in a kernel after the convolution.
     """
 
     name = "cudnn"
@@ -256,7 +256,7 @@ class Cudnn(_Library):
 
 
 class _Gradient(_Library):
-    """Gradients of convolutions of images, without epilogues."""
+    """Gradients of image convolutions, without epilogues."""
 
     def unfit(self, op: Operation) -> str:
         if op.post_ops or op.flag("has_bias") or len(op.outputs) != 1:
@@ -268,13 +268,13 @@ class _Gradient(_Library):
 
 
 class CudnnDataGradient(_Gradient):
-    """Transposed convolutions: gradients of a convolution's images."""
+    """Transposed convolutions: the data gradients of convolutions."""
 
     name = "cudnn"
 
 
 class PointwiseDataGradient(_Gradient):
-    """The same for windows of one element, as a product of pixels."""
+    """The same for 1x1 convolutions, as a product of pixels."""
 
     name = "cublaslt"
 
@@ -286,7 +286,7 @@ class PointwiseDataGradient(_Gradient):
 
 
 class CudnnWeightGradient(_Gradient):
-    """Gradients of a convolution's weights; the result may be float32 beside 16-bit operands."""
+    """Weight gradients of convolutions; the result may be float32 with 16-bit operands."""
 
     name = "cudnn"
 
@@ -299,7 +299,7 @@ class CudnnWeightGradient(_Gradient):
 
 
 class PointwiseWeightGradient(CudnnWeightGradient):
-    """The same for windows of one element, as a product over all pixels."""
+    """The same for 1x1 convolutions, as a product over all pixels."""
 
     name = "cublaslt"
 
@@ -311,7 +311,7 @@ class PointwiseWeightGradient(CudnnWeightGradient):
 
 
 class CudnnAttention(Candidate):
-    """Attention of 16-bit floats whose scores never are in memory; masks are added to the scores."""
+    """Attention of 16-bit floats that never stores its scores; masks are additive."""
 
     name = "cudnn"
     device = "cuda"
@@ -348,12 +348,12 @@ class CudnnAttention(Candidate):
         return 2.0
 
 
-_MOST_ROWS = 1 << 16  # of a sum by index, whose chains take a look at all pairs
+_MOST_ROWS = 1 << 16  # of a sum by index, whose chains compare all pairs
 _SUMMED = (*_FLOATS, "float64", "int32", "int64")
 
 
 def runs_ai_cpu(name: str, operands: Sequence[View | TensorDesc | None]) -> bool:
-    """Whether the GPU has a kernel of its own for an AI CPU operator on these operands."""
+    """True if the GPU has its own kernel for an AI CPU operator on these operands."""
     if name != "scatter_sum" or None in operands:
         return False
     indices, rows = operands[0], operands[1]
@@ -365,7 +365,7 @@ class _Decomposed(Decomposed):
     device = "cuda"
 
 
-# By kind of task; kinds that are not here have no implementation on a GPU.
+# By kind of task; other kinds have no implementation on a GPU.
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "matmul": (CudnnProduct(), CublasLt()),
     "conv": (Pointwise(), Cudnn()),

@@ -28,10 +28,10 @@ class _Own(Candidate):
 
 
 class Stem(_Own):
-    """Convolution and pool of a strip of the image with everything between in shared memory; `mma.sync`."""
+    """Convolution and pooling of a strip of the image, with all intermediate values in shared memory; `mma.sync`."""
 
     name = "own"
-    _MOST_THREADS = 512  # one for each pixel of a row of the image
+    _MOST_THREADS = 512  # one per pixel of an image row
     _SHARED_LIMIT = 163 * 1024  # of sm_80; sm_86 and sm_89 have 99 KB
 
     def refuse(self, op: Operation, target: Target) -> str:
@@ -61,10 +61,10 @@ class Stem(_Own):
 
 
 class Bottleneck(_Own):
-    """All products of 64 pixels with what is between them in registers and the weights in shared memory; `wgmma`."""
+    """All products of 64 pixels, with intermediate values in registers and the weights in shared memory; `wgmma`."""
 
     name = "own"
-    _LEAST_TILES = 256  # fewer leave most multiprocessors with little but the weights to load
+    _LEAST_TILES = 256  # with fewer, loading the weights dominates on most multiprocessors
 
     def refuse(self, op: Operation, target: Target) -> str:
         if target.name != "sm_90":
@@ -89,7 +89,7 @@ class Bottleneck(_Own):
 
     @classmethod
     def groups(cls, op: Operation, tiles: int, multiprocessors: int) -> int:
-        """Warpgroups of a block: as many as have work and shared memory."""
+        """Warpgroups per block: as many as have work and shared memory."""
         if tiles <= multiprocessors:
             return 1
         most = 3 if len(op.inputs) <= 8 and op.outputs[1].shape[3] == 64 else 2
@@ -97,7 +97,7 @@ class Bottleneck(_Own):
 
     @staticmethod
     def weight_bytes(op: Operation) -> int:
-        """Weights and biases in shared memory."""
+        """Bytes of weights and biases in shared memory."""
         weights = sum(v.nbytes for v in op.inputs[2::2])
         return weights + 4 * (64 + 256 + op.outputs[1].shape[3])
 
@@ -109,13 +109,13 @@ class Bottleneck(_Own):
 
 
 class AttentionGradient(Candidate):
-    """A block for each head, with scores and slopes in registers and shared memory; `mma.sync`."""
+    """One block per head, with scores and their gradients in registers and shared memory; `mma.sync`."""
 
     name = "own"
     device = "cuda"
     ROWS = 128  # queries and keys of a head
     _COLUMNS = (32, 64)
-    _VECTOR = 8  # elements that are read at once
+    _VECTOR = 8  # elements per vector load
 
     def refuse(self, op: Operation, target: Target) -> str:
         if target.name in ("sm_86", "sm_89"):
@@ -148,7 +148,7 @@ class AttentionGradient(Candidate):
 
     @classmethod
     def shared_bytes(cls, columns: int) -> int:
-        """Queries, keys, values and slopes of the result, and the weights of all keys.
+        """Queries, keys, values and the result's gradient, and the weights of all keys.
 
         >>> AttentionGradient.shared_bytes(64)
         108544

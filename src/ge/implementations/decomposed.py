@@ -11,12 +11,12 @@ GENERATED = "generated"
 
 
 class Decomposed(Candidate):
-    """Smaller operators in place of one task; possible for whatever operands."""
+    """Smaller operators in place of one task; accepts all operands."""
 
     name = DECOMPOSED
 
 
 class Generated(Candidate):
-    """A kernel generated from the operator's tensor expression, in tiles of registers; for whatever target."""
+    """A kernel generated from the operator's tensor expression, tiled into registers; for all targets."""
 
     name = GENERATED

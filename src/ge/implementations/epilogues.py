@@ -13,24 +13,24 @@ __all__ = ["Epilogue", "is_like", "read_epilogue"]
 
 @dataclass
 class Epilogue:
-    """What follows the sums: bias, residual, factor, activation, in this order."""
+    """The epilogue of a sum: bias, residual, factor, activation, in this order."""
 
     bias: bool = False
     residual: bool = False
     factor: bool = False
     activation: str = ""
-    why_not: str = ""  # the post-operation that a kernel cannot apply
+    why_not: str = ""  # the post-op that a kernel cannot apply
 
 
 def is_like(view: View, other: View) -> bool:
-    """Whether two tensors have one type, shape and layout."""
+    """True if two tensors have the same type, shape and layout."""
     return (view.shape, view.strides, view.dtype) == (other.shape, other.strides, other.dtype)
 
 
 def read_epilogue(op: Operation, first: int, activations: Collection[str]) -> Epilogue:
-    """At most one addition of a tensor like the result, then at most one of the activations.
+    """Parse at most one addition of a tensor like the result, then at most one of the activations.
 
-    first: the place among the inputs of the first operand of a post-operation.
+    first: the index of the first post-op operand among the inputs.
     """
     found = Epilogue()
     for text in op.post_ops:

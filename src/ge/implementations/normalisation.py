@@ -14,7 +14,7 @@ _FLOATS = ("float32", "bfloat16")
 
 
 class Rows(Candidate):
-    """A row is read once from memory; its sums over columns are ready before its second reading, from the cache."""
+    """Reads each row once from memory; its column sums are ready before the second read, which hits the cache."""
 
     name = "rows"
     needs = "avx2"

@@ -1,4 +1,4 @@
-"""Implementations of products with weights of 4 or 8 bits: unpacked in registers, in tiles, or widened."""
+"""Implementations of products with 4- or 8-bit weights: unpacked in registers, in tiles, or widened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FEW_ROWS = 64
 
 
 class Rows(Candidate):
-    """Few rows: weights are unpacked into registers as they come from memory."""
+    """Few rows: weights are unpacked in registers as they are loaded."""
 
     name = "rows"
     needs_bf16 = "avx512_bf16"

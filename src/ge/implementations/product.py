@@ -29,7 +29,7 @@ class _Matrix:
         return cls(dims, strides)
 
     def joins_next(self, i: int) -> bool:
-        """Whether dimension i and the next one can be walked as one: dense, or of size one."""
+        """True if dimension i and the next can be collapsed: they are dense, or of size one."""
         return self.dims[i] == 1 or self.strides[i] == self.dims[i + 1] * self.strides[i + 1]
 
     def joined(self, i: int) -> _Matrix:
@@ -43,7 +43,7 @@ class _Matrix:
         return self.dims[i] == 1 and self.dims[i + 1] == 1
 
     def fits(self, i: int, like: _Matrix) -> bool:
-        """Whether dimension i and the next can be joined when those of another operand are."""
+        """True if dimension i and the next can be collapsed when those of another operand are."""
         full = self.dims[i] == like.dims[i] and self.dims[i + 1] == like.dims[i + 1]
         return self.is_one(i) or (full and self.joins_next(i))
 
@@ -54,7 +54,7 @@ class _Matrix:
 
 @dataclass(frozen=True)
 class _Operands:
-    """A product with leading dimensions joined: to the rows where b has none of them, else to each other."""
+    """A product with collapsed leading dimensions: into the rows if b has none of them, else with each other."""
 
     a: _Matrix
     b: _Matrix
@@ -93,7 +93,7 @@ class _Operands:
 # -- Strassen ----------------------------------------------------------------------------------------------------
 
 _ROW_UNIT, _TILE_ROWS, _TILE_COLUMNS, _PRODUCTS = 2, 8, 48, 7  # of the kernel, native/product/product.h
-_HANDLING = 14  # products in the time it takes to measure and pack a number
+_HANDLING = 14  # multiplications in the time it takes to measure and pack one number
 
 
 def _round_up(value: int, to: int) -> int:
@@ -102,7 +102,7 @@ def _round_up(value: int, to: int) -> int:
 
 @dataclass(frozen=True)
 class _Grid:
-    """A product shared by threads: a grid of parts, each a problem of its own; `part` is the largest."""
+    """A product split among threads: a grid of independent parts; `part` is the largest."""
 
     rows: int
     columns: int
@@ -118,7 +118,7 @@ class _Grid:
 
     @property
     def gain(self) -> float:
-        """The time of eight plain products over that of seven with the packing that they need."""
+        """Time of eight plain products divided by that of seven with their packing."""
         rows, columns = self.part
         if not rows or not columns:
             return 0.0
@@ -129,7 +129,7 @@ class _Grid:
 
 
 def predicted_gain(rows: int, columns: int, cores: int, row_unit: int = _ROW_UNIT) -> float:
-    """The gain of Strassen's algorithm over plain products by the best sharing of a result between cores."""
+    """The gain of Strassen's algorithm over plain products with the best split of a result among cores."""
     grids = [_Grid(rows, columns, row_unit, n, cores // n) for n in range(1, cores + 1) if cores % n == 0]
     return max(grid.gain for grid in grids)
 
@@ -146,7 +146,7 @@ def _is_plain(op: Operation) -> bool:
 
 
 def _strassen_epilogue(op: Operation, operands: _Operands) -> str:
-    """Why Strassen's kernel cannot apply the post-operations: a row and a matrix are added, one is multiplied."""
+    """Why Strassen's kernel cannot apply the post-ops: it adds a row and a matrix, and multiplies by one matrix."""
     first = 3 if op.flag("has_bias") else 2
     bias, summed, factor, activation, at = first == 3, False, False, False, 0
     y = operands.y
@@ -174,7 +174,7 @@ def _strassen_epilogue(op: Operation, operands: _Operands) -> str:
 
 
 class Strassen(Candidate):
-    """Large float32 products with seven products of half-sized blocks instead of eight."""
+    """Large float32 products with seven products of half-size blocks instead of eight."""
 
     name = "strassen"
     needs = "avx512"
@@ -198,7 +198,7 @@ class Strassen(Candidate):
         return gain if depth >= 1 else min(gain, depth)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """One eighth of the arithmetic against writing and reading seven sums of quarters of both operands."""
+        """Saves one eighth of the arithmetic; writes and reads seven sums of quarters of both operands."""
         operands = _Operands.of(op)
         sums = 2 * 7 / 4 * sum(v.nbytes for v in op.inputs[:2])
         plain = target.seconds(op.flops, op.nbytes)
@@ -207,7 +207,7 @@ class Strassen(Candidate):
 
 # -- few rows or terms -------------------------------------------------------------------------------------------
 
-_NARROW = 8  # rows, or terms of a sum: of the kernel, native/product/narrow.h
+_NARROW = 8  # rows, or terms of a sum: as in the kernel, native/product/narrow.h
 
 
 class Narrow(Candidate):
@@ -242,7 +242,7 @@ class Narrow(Candidate):
 
     @staticmethod
     def _large(operands: _Operands) -> int:
-        """Elements of the operand that is read once: b, or the result of a sum of few terms."""
+        """Elements of the operand that is streamed once: b, or the result of a sum of few terms."""
         a, b, y = operands.a, operands.b, operands.y
         few_rows = y.dims[0] <= _NARROW
         by_columns = few_rows and ((b.strides[0] == 1 and a.strides[1] == 1) or b.strides[1] == 1)
@@ -258,7 +258,7 @@ class Narrow(Candidate):
 
 
 def takes_late_sum(op: Operation, target: Target) -> bool:
-    """Whether the library's fast products add to their result after other post-operations."""
+    """True if the library's fast products can add to their result after other post-ops."""
     return "avx512" in target.features
 
 

@@ -1,4 +1,4 @@
-"""Implementations of recurrent layers: LSTM of small batches, all steps in training, the library; and of loops."""
+"""Implementations of recurrent layers (LSTM of small batches, all steps in training, the library) and of loops."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["GRU", "LAYERS", "LSTM", "SCANS", "STEPS"]
 _GATES, _UNITS, _MAX_BATCH = 4, 16, 4  # of the kernels, native/recurrent/lstm.h
 _FLOATS = ("float32", "bfloat16")
 LSTM, GRU, LOOP = "lstm", "gru", "loop"
-_TASK_SECONDS = 1e-6  # to begin one task of a step
+_TASK_SECONDS = 1e-6  # overhead of one task of a step
 
 
 class SmallBatch(Candidate):
-    """LSTM layers of small batches, where reading the recurrent weights takes the time."""
+    """LSTM layers of small batches, which are bound by reading the recurrent weights."""
 
     name = "small_batch"
     needs = "avx2"
@@ -47,12 +47,12 @@ class SmallBatch(Candidate):
         return costs.lstm_batch / op.inputs[0].shape[1]
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """The library multiplies rows that it pads to the height of its tiles."""
+        """The library pads the rows to the height of its tiles."""
         return _MAX_BATCH / op.inputs[0].shape[1]
 
 
 class Steps(Candidate):
-    """All steps of an LSTM layer in training, or back through them, with recurrent weights packed once."""
+    """All steps of an LSTM layer in training, forward or backward, with recurrent weights packed once."""
 
     name = "steps"
     needs = "avx2"
@@ -76,13 +76,13 @@ class Steps(Candidate):
         return self.modelled_gain(op, target)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """A loop of products packs the recurrent weights again, or reads them unpacked, in every step."""
+        """A loop of products repacks the recurrent weights, or reads them unpacked, in every step."""
         weights = math.prod(op.inputs[1].shape)
         return 1 + weights / (weights + math.prod(op.inputs[0].shape[1:]))
 
 
 class Layer(Candidate):
-    """All steps of a Scan as one recurrent layer. The pass that looks into the body says why it is none."""
+    """All steps of a Scan as one recurrent layer. The pass that matches the body records why it is none."""
 
     def refuse(self, op: Operation, target: Target) -> str:
         return str(op.attrs[self.name])
@@ -93,19 +93,19 @@ class Layer(Candidate):
 
 
 class LstmLayer(Layer):
-    """A Scan whose step is that of an LSTM."""
+    """A Scan whose step is an LSTM."""
 
     name = LSTM
 
 
 class GruLayer(Layer):
-    """A Scan whose step is that of a GRU."""
+    """A Scan whose step is a GRU."""
 
     name = GRU
 
 
 class Loop(Layer):
-    """The steps one after another, each a list of tasks; takes any body."""
+    """The steps in sequence, each a list of tasks; accepts any body."""
 
     name = LOOP
 

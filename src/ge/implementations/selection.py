@@ -1,4 +1,4 @@
-"""Selects the implementation of every cube task of a plan and writes it into the task."""
+"""Selects the implementation of every cube task of a plan and records it in the task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ge.target import Target, fallback
 __all__ = ["IMPLEMENTATION", "ON_HOST", "retarget", "select"]
 
 IMPLEMENTATION = "implementation"
-ON_HOST = "on_host"  # the attribute of a cube task that a GPU leaves to the processor beside it
+ON_HOST = "on_host"  # marks a cube task of a GPU plan that runs on the host processor
 _BLOCKS = ("then_block", "else_block", "body_block")
 
 
@@ -41,7 +41,7 @@ def select(plan: Plan, target: Target) -> list[Choice | None]:
 
 
 def retarget(plan: Plan, target: Target) -> None:
-    """Choose again where a plan names implementations that a target lacks, or none, as files of older versions do."""
+    """Choose again if a plan names implementations that a target lacks, or none, as files of older versions do."""
     cubes = [task for task in plan.tasks if task.kind in CANDIDATES]
     for task in cubes:
         if task.attrs.pop("algorithm", "") == "precise":  # the older name
@@ -51,7 +51,7 @@ def retarget(plan: Plan, target: Target) -> None:
 
 
 def _lacks(task: Task, target: Target) -> bool:
-    """Whether the target lacks the instructions of a task's implementation; other refusals are for the runtime."""
+    """True if the target lacks the instructions of a task's implementation; the runtime reports other refusals."""
     name, dtypes = task.attrs[IMPLEMENTATION], {v.dtype for v in (*task.inputs, *task.outputs)}
     needs = [c.feature(dtypes) for c in CANDIDATES[task.kind] if c.name == name]
     return any(feature and feature not in target.features for feature in needs)
@@ -73,7 +73,7 @@ def _operation(plan: Plan, task: Task, loop: Task | None) -> Operation:
 
 
 def _written(plan: Plan, block: int, loop: Task) -> Iterator[Buffer]:
-    """The buffers that a loop and the blocks inside it write to."""
+    """The buffers that a loop and its nested blocks write."""
     for view in loop.outputs:
         yield plan.buffers[view.buffer]
     for task in plan.tasks:
@@ -88,7 +88,7 @@ def _written(plan: Plan, block: int, loop: Task) -> Iterator[Buffer]:
 
 
 def _may_change(plan: Plan, written: Buffer, read: Buffer) -> bool:
-    """Whether writing to one buffer may change another; a donated output is where its input is."""
+    """True if writing to one buffer may change another; a donated output aliases its input."""
     if read.kind == "input":
         return written.kind == "output" and (written.index, read.index) in plan.donated
     overlap = written.offset < read.offset + read.nbytes and read.offset < written.offset + written.nbytes

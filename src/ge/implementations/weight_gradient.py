@@ -1,4 +1,4 @@
-"""Implementations of the gradient of a convolution's weights: Winograd, channel products, depthwise, the library."""
+"""Implementations of a convolution's weight gradient: Winograd, channel products, depthwise, the library."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ge.target import CostTable, Target
 __all__ = ["CANDIDATES"]
 
 _FLOATS = ("float32", "bfloat16")
-_VECTOR = 16  # channels of a vector: of the kernel, native/convolution/weight_gradient.h
+_VECTOR = 16  # channels per vector, as in the kernel, native/convolution/weight_gradient.h
 _MAX_WIDTH = 4096
-_DEPTHWISE = frozenset({(3, 1), (3, 2), (5, 1), (5, 2)})  # kernels and strides that are compiled
+_DEPTHWISE = frozenset({(3, 1), (3, 2), (5, 1), (5, 2)})  # compiled kernel sizes and strides
 
 
 def _sides(op: Operation) -> tuple[View, View, View]:
@@ -65,7 +65,9 @@ class WinogradGradient(Candidate):
         x, dy, _ = _sides(op)
         channels = (x.shape[1], dy.shape[1])
         least: float = costs.winograd_gradient_tiles
-        if x.dtype == "bfloat16":  # direct products are twice as fast: many weights need many tiles to gain
+        if (
+            x.dtype == "bfloat16"
+        ):  # direct products are twice as fast: many weights pay off only with many tiles
             least = max(least, max(channels) // costs.winograd_outputs_per_tile_bf16)
         bounds = (
             tiles_of(dy) / least,
@@ -81,7 +83,7 @@ class WinogradGradient(Candidate):
 
 
 class ChannelProducts(Candidate):
-    """A product of channels by channels for each tap, over all pixels."""
+    """For each tap, a product of channels by channels over all pixels."""
 
     name = "weight_gradient"
     needs = "avx2"
@@ -97,14 +99,14 @@ class ChannelProducts(Candidate):
         return "images are too wide" if dy.shape[3] > _MAX_WIDTH else ""
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        """Fewer channels make packing dominate; the library's float32 products are as fast up to more of them."""
+        """With few channels packing dominates; the library's float32 products keep up for twice as many."""
         x, dy, _ = _sides(op)
         fewest, most = sorted((x.shape[1], dy.shape[1]))
         enough = costs.weight_gradient_channels
         return min(fewest / (enough if x.dtype == "float32" else enough / 2), most / enough)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """Both sides are packed once a tap, which pays when the other side has many channels."""
+        """Both sides are packed once per tap, which pays off if the other side has many channels."""
         x, dy, dw = _sides(op)
         packing = 2 * (x.nbytes + dy.nbytes) * math.prod(dw.shape[2:]) / 8
         return target.seconds(op.flops, op.nbytes) / target.seconds(op.flops / 1.1, op.nbytes + packing)

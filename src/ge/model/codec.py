@@ -1,4 +1,4 @@
-"""Plans as plain data and back. Reading trusts nothing: sizes, views and references are checked."""
+"""Encodes and decodes plans as plain data. Decoding trusts nothing: it checks sizes, views and references."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_TEXT = 1 << 20
 MAX_NESTING = 64
 ALIGN = 64
 
-# Tasks whose views may have any strides; all others read and write their tensors contiguously.
+# Tasks whose views may have arbitrary strides; all others access their tensors contiguously.
 STRIDED = frozenset({"matmul", "conv", "deconv", "pool", "reorder", "lrn", "resample", "rnn", "check"})
 BUFFERS = ("arena", "constant", "input", "output")
 NO_BLOCK = -1
@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode_json(data: bytes | memoryview, what: str) -> Any:
-    """The JSON of a section; anything else is refused."""
+    """The JSON of a section; rejects anything else."""
     try:
         return json.loads(bytes(data).decode())
     except (ValueError, RecursionError) as error:
@@ -74,7 +74,7 @@ def decode_json(data: bytes | memoryview, what: str) -> Any:
 
 
 def malformed(what: str, cause: str) -> GeError:
-    """The error of content that does not make sense although its checksum is right."""
+    """The error for invalid content with a valid checksum."""
     return GeError("E11006", f"malformed model: {what} {cause}", remedy="compile the original model with atc")
 
 
@@ -82,7 +82,7 @@ def malformed(what: str, cause: str) -> GeError:
 
 
 def integer(value: Any, what: str, low: int = 0, high: int = MAX_BYTES) -> int:
-    """An integer between two bounds, both included."""
+    """An integer between two bounds, inclusive."""
     if type(value) is not int or not low <= value <= high:
         raise malformed(what, f"must be an integer from {low} to {high}, is {_short(value)}")
     return value
@@ -104,7 +104,7 @@ def items(value: Any, what: str, limit: int = MAX_COUNT, exactly: int | None = N
 
 
 def record(value: Any, what: str, *keys: str) -> dict[str, Any]:
-    """An object that has at least these keys."""
+    """An object with at least these keys."""
     if not isinstance(value, dict) or any(key not in value for key in keys):
         raise malformed(
             what, f"must be an object with {', '.join(keys) or 'string keys'}, is {_short(value)}"
@@ -122,7 +122,7 @@ def _short(value: Any) -> str:
 
 
 def dtype(value: Any, what: str) -> str:
-    """One of our element type names."""
+    """A valid element type name."""
     if not isinstance(value, str) or value not in TENSORS:
         raise malformed(what, f"has element type {_short(value)}")
     return value
@@ -248,7 +248,7 @@ class KernelPool:
 
     @staticmethod
     def decode(table: Any, objects: memoryview, trusted: bool) -> list[KernelImage]:
-        """The kernels of a stored pool; their machine code only when it is trusted."""
+        """The kernels of a stored pool; with their machine code only if it is trusted."""
         images = []
         for index, data in enumerate(items(table, "kernels")):
             what = f"kernels[{index}]"
@@ -315,7 +315,7 @@ def _encode_task(task: Task) -> dict[str, Any]:
 def decode_plan(
     data: Any, constants: Sequence[np.ndarray], kernels: Sequence[KernelImage], what: str
 ) -> Plan:
-    """A plan from plain data, with every reference in it checked."""
+    """A plan from plain data, with all references checked."""
     keys = (
         "name",
         "inputs",
@@ -384,7 +384,7 @@ def _decode_buffer(data: Any, arena_bytes: int, sizes: Mapping[str, Sequence[int
 
 
 def _check_ports(plan: Plan, what: str) -> None:
-    """Each input and output has one buffer: all of it, or its part of one step. Steps advance something."""
+    """Check that each input and output has one buffer, all of it or its part of one step, and that steps advance."""
     advancing = plan.steps == 1
     for kind, ports in (("input", plan.inputs), ("output", plan.outputs)):
         sizes = [b for b in plan.buffers if b.kind == kind]
@@ -405,7 +405,7 @@ def _decode_donated(data: Any, what: str) -> tuple[tuple[int, int], ...]:
 
 
 def _check_donated(plan: Plan, what: str) -> None:
-    """Each output takes the memory of at most one input, of its own size, which no other output takes."""
+    """Check that each output takes the memory of at most one input of its own size, which no other output takes."""
     for side in (0, 1):
         named = [pair[side] for pair in plan.donated]
         if len(set(named)) != len(named):
@@ -467,7 +467,7 @@ def _view_reader(plan: Plan, strided: bool) -> Callable[[Any, str, Sequence[str]
 
 
 def _last(view: View, strided: bool) -> int:
-    """One past the last element that a task may touch through a view."""
+    """One past the last element that a task may access through a view."""
     size = math.prod(view.shape)
     if not size:
         return 0
@@ -491,7 +491,7 @@ def _scalar(value: Any, what: str) -> bool | int | float | str:
 
 
 def _check_blocks(plan: Plan, what: str) -> None:
-    """Nested task lists form a tree: each is entered from one place, none from within itself."""
+    """Check that nested task lists form a tree: each has one entry, none is inside itself."""
     if plan.blocks > 1 + 2 * len(plan.tasks):
         raise malformed(f"{what}.blocks", "are more than the tasks can enter")
     parent: dict[int, int] = {}

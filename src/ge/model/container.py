@@ -1,4 +1,4 @@
-"""A file of named, checksummed sections: the outer form of `.om`, which knows nothing of models.
+"""A file of named, checksummed sections: the container format of `.om`, independent of models.
 
 Layout, little-endian:
 
@@ -7,7 +7,7 @@ Layout, little-endian:
     table    64 bytes a section: name, offset, bytes, SHA-256
     sections each at its own alignment, zeros between them
 
-Magic and version keep their place in every version, so that an older reader can say that a file is newer.
+Magic and version keep their offsets in every version, so that an older reader can say that a file is newer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HEADER_BYTES = 128
 _SEAL = slice(_HEADER.size, _HEADER.size + 32)
 _ENTRY = struct.Struct("<16sQQ32s")
 
-# What other files begin with, to name them in the error.
+# Magic bytes of other formats, to name them in the error.
 _FOREIGN = (
     (b"IMOD", "an offline model for Ascend hardware"),
     (b"PK\x03\x04", "a zip archive"),
@@ -65,15 +65,15 @@ Digest = Callable[[memoryview], bytes]  # 32 bytes
 
 
 def sha256(data: memoryview) -> bytes:
-    """The digest of a section, unless its reader and its writer agree on another."""
+    """The default digest of a section."""
     return hashlib.sha256(data).digest()
 
 
 @dataclass
 class Section:
-    """The content of one section, in pieces that are written one after another.
+    """The content of one section, in pieces that are written in sequence.
 
-    One with a digest of its own is in one piece.
+    A section with its own digest has one piece.
     """
 
     pieces: Sequence[bytes | memoryview] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds: its sections (views of its memory) and what its seal must be a digest of."""
+    """The contents of a file: its sections (views of its memory) and the data that its seal is a digest of."""
 
     sections: Mapping[str, memoryview]
     signed: bytes
@@ -105,7 +105,7 @@ class Contents:
 
 
 def foreign_kind(head: bytes) -> str:
-    """What a file that is not an `.om` of ours seems to be.
+    """The apparent format of a file that is not one of our `.om` files.
 
     >>> foreign_kind(b"PK\\x03\\x04rest")
     'a zip archive'
@@ -116,7 +116,7 @@ def foreign_kind(head: bytes) -> str:
 def write_sections(
     path: Path, sections: Mapping[str, Section], sign: Callable[[bytes], bytes] | None = None
 ) -> None:
-    """Write a file whole or not at all: a reader of the old file goes on with the old file."""
+    """Write a file atomically: a reader of the old file keeps the old content."""
     offsets, size = _offsets(sections)
     table = b"".join(
         _ENTRY.pack(name.encode(), offset, section.nbytes, section.digest())
@@ -151,14 +151,14 @@ def _offsets(sections: Mapping[str, Section]) -> tuple[list[int], int]:
 
 
 def read_file(path: str | os.PathLike[str]) -> memoryview:
-    """A file of sections in memory of our own: what happens to the file later does not reach the model.
+    """Read a file of sections into our own memory: later changes of the file do not affect the model.
 
     A mapped file would change under the model when it is written to, and crash the process when it is truncated.
     """
     with open(path, "rb", buffering=0, opener=_open_regular) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_HEADER_BYTES)
-        _read_header(head, size, os.fspath(path))  # before the memory is taken
+        _read_header(head, size, os.fspath(path))  # before the memory is allocated
         memory = memoryview(mmap.mmap(-1, size))
         memory[: len(head)] = head
         end = len(head)
@@ -170,7 +170,7 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open without waiting for a writer, should the path be a pipe."""
+    """Open without blocking on a writer if the path is a pipe."""
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if not os.path.isfile(handle):
         os.close(handle)
@@ -179,9 +179,9 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def read_sections(data: memoryview, name: str, digests: Mapping[str, Digest] | None = None) -> Contents:
-    """Check a file's form and checksums and return its sections as views of `data`.
+    """Check a file's format and checksums and return its sections as views of `data`.
 
-    digests: sections with digests of their own.
+    digests: sections with their own digests.
     """
     own = digests or {}
     header = bytes(data[:_HEADER_BYTES])

@@ -1,8 +1,7 @@
 """Size-bounded cache folders of sealed container files: kernels, models and graphs.
 
-Files are written aside and moved into place (`ge.model.container`), so that several processes may use one folder; code
-from elsewhere, or damaged code, is not run but generated again. The files unused for longest go when a folder outgrows
-its limit.
+Files are written to a temporary name and renamed, so that several processes may share a folder; foreign or damaged code
+is never run but regenerated. Least recently used files are evicted when a folder exceeds its limit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["CacheFolder"]
 
 
 class CacheFolder:
-    """The files of a folder whose path below it fits a pattern, and the bytes that they may take."""
+    """The files of a folder whose relative paths match a pattern, and their limit in bytes."""
 
     def __init__(self, path: Path, limit_bytes: int, *patterns: str) -> None:
         self.path = path
@@ -28,7 +27,7 @@ class CacheFolder:
         self._patterns = patterns
 
     def read(self, name: str, largest: int) -> dict[str, bytes] | None:
-        """The sections of a file that this user sealed under this name, None where there is none."""
+        """The sections of a file that this user sealed under this name, None if there is none."""
         path = self.path / name
         try:
             if path.stat().st_size > largest:
@@ -43,7 +42,7 @@ class CacheFolder:
         return sections
 
     def write(self, name: str, sections: Mapping[str, bytes]) -> None:
-        """Keep a file; a folder that cannot be written, or a missing key, is no error."""
+        """Store a file; an unwritable folder, or a missing key, is not an error."""
         with contextlib.suppress(OSError):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             pieces = {label: Section([data]) for label, data in {**sections, "name": name.encode()}.items()}
@@ -52,12 +51,12 @@ class CacheFolder:
 
     @staticmethod
     def use(path: Path) -> None:
-        """Note that a file was used."""
+        """Mark a file as used."""
         with contextlib.suppress(OSError):
             os.utime(path)
 
     def bound(self) -> None:
-        """Drop the files unused for longest until half of the limit is left."""
+        """Evict least recently used files until half of the limit is left."""
         with contextlib.suppress(OSError):
             files = [(path.stat(), path) for form in self._patterns for path in self.path.glob(form)]
             total = sum(status.st_size for status, _ in files)

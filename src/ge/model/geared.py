@@ -21,7 +21,7 @@ __all__ = ["GearedModel", "build_model"]
 
 
 def build_model(plan: Plan) -> Model:
-    """Load a plan that came from a file; what the runtime refuses is an error of the file."""
+    """Load a plan from a file; whatever the runtime rejects is an error of the file."""
     try:
         retarget(plan, host())
         return Model(plan)
@@ -36,7 +36,7 @@ def build_model(plan: Plan) -> Model:
 
 
 class GearedModel:
-    """Called like a Model; the shapes of the inputs choose the gear.
+    """Called like a Model; the input shapes select the gear.
 
     >>> y = model(np.zeros((4, 3, 224, 224), np.float32))     # doctest: +SKIP
     """
@@ -71,7 +71,7 @@ class GearedModel:
         return self.plan.outputs
 
     def find(self, shapes: Sequence[Sequence[int]]) -> int:
-        """The gear for some input shapes; an error that lists the gears when none fits."""
+        """The gear for input shapes; raises an error that lists the gears if none fits."""
         wanted = [tuple(shape) for shape in shapes]
         for index, plan in enumerate(self.plans):
             if [port.desc.shape for port in plan.inputs] == wanted:
@@ -94,7 +94,7 @@ class GearedModel:
             return self._models[index]
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Run on arrays, given in order or by name; one array, or a tuple of several."""
+        """Run on arrays, passed by position or by name; returns one array, or a tuple of several."""
         ordered = [*arrays, *(named[p.name] for p in self.inputs[len(arrays) :] if p.name in named)]
         results = self.run(ordered)
         return results[0] if len(results) == 1 else tuple(results)

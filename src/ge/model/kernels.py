@@ -26,7 +26,7 @@ _MOST_THREADS = 2
 
 @functools.cache
 def machine() -> str:
-    """A name for processors with this one's instruction set; code for one runs on the other."""
+    """A name for the processors that can run this machine's code."""
     flags = ""
     try:
         with open("/proc/cpuinfo") as file:
@@ -39,12 +39,12 @@ def machine() -> str:
 
 
 def stored(image: KernelImage) -> dict[str, bytes]:
-    """The machine code of a kernel under the names a file uses."""
+    """The machine code of a kernel, keyed by the names a file uses."""
     return {machine() if target == HOST else target: code for target, code in image.objects.items()}
 
 
 def select(objects: dict[str, bytes]) -> dict[str, bytes]:
-    """The machine code of a trusted file to use: this machine's, else none if it can be made, else portable.
+    """The usable machine code of a trusted file: this machine's, else none if it can be generated, else portable.
 
     >>> select({machine(): b"fast", "portable": b"slow"})
     {'host': b'fast'}
@@ -85,11 +85,11 @@ def add_portable(plans: Iterable[Plan]) -> None:
 
 
 def regenerate(plans: Sequence[Plan]) -> None:
-    """Make the kernels of an untrusted model from their expressions.
+    """Generate the kernels of an untrusted model from their expressions.
 
-    1. An expression must read; it must compile.
-    2. Each task that runs the kernel has its inputs and outputs, element for element.
-    3. How the work is divided is what the new kernel says, not the file.
+    1. An expression must parse and compile.
+    2. Each task that runs the kernel has the kernel's inputs and outputs, element for element.
+    3. The new kernel, not the file, determines how the work is divided.
     """
     uses = [(task, plan.kernels[task.attrs["kernel"]]) for plan in plans for task in _kernel_tasks(plan)]
     images = {id(image): image for _, image in uses}
@@ -106,7 +106,7 @@ def regenerate(plans: Sequence[Plan]) -> None:
 
 
 def _target(plan: Plan) -> str:
-    """What the kernels of a plan are compiled for."""
+    """The target of a plan's kernels."""
     return gpu_targets.architecture_of(plan.report) or HOST
 
 
@@ -130,7 +130,7 @@ def _rebuild(image: KernelImage, target: str) -> tuple[Any, Any, Any]:
 
 
 def no_expression(image: KernelImage) -> GeError:
-    """Of a TIK program there is nothing but the machine code."""
+    """A TIK program has only machine code."""
     return _refused(
         f"{image.symbol[:80]} is the machine code of a TIK program for another machine, or not trusted"
     )

@@ -19,7 +19,7 @@ _PURPOSE = b"tf-adapter .om seal 1\0"
 
 
 def key_path() -> Path:
-    """Where the key lives: NPU_KEY_FILE, else the user's configuration directory."""
+    """The path of the key: NPU_KEY_FILE, else in the user's configuration directory."""
     given = environment.text("NPU_KEY_FILE")
     if given:
         return Path(given)
@@ -29,7 +29,7 @@ def key_path() -> Path:
 
 
 def sign(content: bytes) -> bytes:
-    """The seal of some content under the user's key, which is made on first use."""
+    """Seal content with the user's key, which is created on first use."""
     key = _read_key() or _create_key()
     if key is None:
         warnings.warn(
@@ -41,7 +41,7 @@ def sign(content: bytes) -> bytes:
 
 
 def verify(content: bytes, seal: bytes) -> bool:
-    """Whether the seal was made over this content with the user's key."""
+    """True if the seal was made over this content with the user's key."""
     key = _read_key()
     return key is not None and hmac.compare_digest(_digest(key, content), seal)
 
@@ -51,7 +51,7 @@ def _digest(key: bytes, content: bytes) -> bytes:
 
 
 def _read_key() -> bytes | None:
-    """The key, or None when there is none that only this user can read and write."""
+    """The key, or None if there is none that only this user can read and write."""
     try:
         handle = os.open(key_path(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

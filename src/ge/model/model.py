@@ -29,13 +29,13 @@ __all__ = ["Model", "PackedConstants", "cut_to_reported"]
 
 @dataclass(frozen=True)
 class PackedConstants:
-    """The constants of a program as it packed them, and how they are laid out."""
+    """The constants of a program in packed form, and their layout."""
 
     image: np.ndarray
     layout: str
 
 
-# What a failed task says about the data, by its kind.
+# The data error behind a failed task, by its kind.
 _FAULTS = {
     "index": ("E10024", "check where the value comes from, or clip it"),
     "division": ("E10024", "check where the divisor comes from, or put 1 where it is 0"),
@@ -43,7 +43,7 @@ _FAULTS = {
 
 
 class Model:
-    """A compiled model. Calls from several threads run side by side.
+    """A compiled model. Calls from several threads run concurrently.
 
     >>> y = model(x)                     # doctest: +SKIP
     >>> y, z = model.run([x1, x2])       # doctest: +SKIP
@@ -73,7 +73,7 @@ class Model:
 
     @property
     def packed_bytes(self) -> int:
-        """Memory of the weights as this program has packed them, on a CPU."""
+        """Bytes of this program's packed weights, on a CPU."""
         return self.program.constant_bytes if isinstance(self.program, npu_runtime.Program) else 0
 
     @property
@@ -85,19 +85,19 @@ class Model:
         return self.plan.outputs
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Run on arrays, given in order or by name; one array, or a tuple of several."""
+        """Run on arrays, passed by position or by name; returns one array, or a tuple of several."""
         results = self.run([*arrays, *self._named(arrays, named)] if named else arrays)
         return results[0] if len(results) == 1 else tuple(results)
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The names of the values that a call takes; a sequence is one of them, and several of `inputs`."""
+        """The names of a call's arguments; a sequence is one argument, and several of `inputs`."""
         return self.interface.names if self.interface is not None else tuple(p.name for p in self.inputs)
 
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
-        """Run on values in the order of `input_names`; results are new arrays unless arrays to fill are given.
+        """Run on values in the order of `input_names`; results are new arrays unless `into` is given.
 
-        Tensors of strings are arrays of objects, sequences are lists, an absent optional is None.
+        String tensors are object arrays, sequences are lists, an absent optional is None.
         """
         if self.interface is None:
             return self.run_plan(arrays, into)
@@ -109,9 +109,9 @@ class Model:
         return self.interface.results(self.run_plan(feeds), state)
 
     def run_plan(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
-        """Run on arrays in the order of `inputs`, without what surrounds the plan.
+        """Run on arrays in the order of `inputs`, without the conversions of the interface.
 
-        Tensors in a GPU's memory (by DLPack) are used where they are, and the results are there too.
+        Tensors in GPU memory (by DLPack) are used in place, and the results are on the GPU too.
         """
         if not self._is_native and self._is_on_gpu(arrays):
             from ge.model.cuda.arrays import run_arrays
@@ -133,7 +133,7 @@ class Model:
         return cut_to_reported(results, shapes) if shapes else results
 
     def _is_on_gpu(self, arrays: Sequence[Any]) -> bool:
-        """Whether some of the arrays are in the memory of a GPU, which then must be the model's."""
+        """True if some of the arrays are in the memory of a GPU, which must then be the model's."""
         if not isinstance(arrays, list | tuple):
             return False
         from ge.model.cuda.arrays import gpu_of
@@ -153,7 +153,7 @@ class Model:
         return feeds
 
     def run_addresses(self, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """Run on checked addresses; the shapes of outputs that only the run decides."""
+        """Run on checked addresses; returns the shapes of dynamically shaped outputs."""
         try:
             shapes = self.program.run_pointers(inputs, outputs)
         except npu_runtime.TaskError as error:
@@ -163,14 +163,14 @@ class Model:
     def run_on_gpu(
         self, inputs: Sequence[int], outputs: Sequence[int], stream: Any
     ) -> dict[int, tuple[int, ...]]:
-        """Run a GPU's model on checked addresses of its memory, as a part of what a stream has to do."""
+        """Run a GPU model on checked device addresses, enqueued on a stream."""
         try:
             return dict(_reported(self.program.run_on_gpu(inputs, outputs, stream)))
         except npu_runtime.TaskError as error:
             raise self.failure(error) from error
 
     def failure(self, error: npu_runtime.TaskError) -> GeError:
-        """The error of a run whose task failed, with the node and operator that the task stands for."""
+        """The error of a run whose task failed, with the node and operator of the task."""
         task = next((t for t in self.plan.tasks if t.name == error.task), None)
         origin = (task.origin or (task.name,)) if task is not None else (error.task,)
         operator = str(task.attrs.get("operator") or task.attrs.get("op", "")) if task is not None else ""
@@ -178,7 +178,7 @@ class Model:
         return GeError(code, error.cause, node=", ".join(origin), operator=operator, remedy=remedy)
 
     def _donate(self, feeds: list[np.ndarray], results: Sequence[np.ndarray]) -> None:
-        """Put inputs whose memory an output takes where that output is wanted; the caller's arrays stay."""
+        """Move inputs whose memory an output takes to that output's memory; the caller's arrays do not change."""
         for output, source in self.plan.donated:
             if feeds[source].ctypes.data != results[output].ctypes.data:
                 np.copyto(results[output], feeds[source])
@@ -201,7 +201,7 @@ class Model:
         ]
 
     def announce(self, feeds: Sequence[np.ndarray] | None = None) -> None:
-        """What NPU_PROFILE asks for, once: 1 for one line a task, a path for the trace of the tasks in a file too."""
+        """Do what NPU_PROFILE asks for, once: 1 prints one line per task, a path also writes a trace to that file."""
         if not self._announce:
             return
         self._announce = False
@@ -231,7 +231,7 @@ class Model:
         )
 
     def _tasks(self) -> tuple[TaskProfile, ...]:
-        """The tasks without times, and with the work of one call each."""
+        """The tasks without times, each with the work of one call."""
         steps = self.plan.steps
         found = (
             self._profiled(*item, 0.0) for item in zip(self.plan.tasks, self.program.task_info(), strict=True)
@@ -265,7 +265,7 @@ class Model:
 
 
 def _interface(plan: Plan) -> Interface | None:
-    """What surrounds the plan; its ports exist."""
+    """The interface around the plan, with its ports checked."""
     data = plan.report.get("interface")
     if data is None:
         return None
@@ -275,13 +275,13 @@ def _interface(plan: Plan) -> Interface | None:
 
 
 def _implementation(task: Task, kernel: str) -> str:
-    """The implementation that the compiler chose and, where its name does not say so, the kernel that runs it."""
+    """The implementation that the compiler chose and, if its name does not say so, the kernel that runs it."""
     chosen = str(task.attrs.get("implementation", ""))
     return kernel if kernel.startswith(chosen) else f"{chosen} {kernel}"
 
 
 def _fitting(port: Port, array: Any) -> np.ndarray:
-    """The array as the port takes it; raises when shape or element type differ."""
+    """The array in the port's form; raises if shape or element type differ."""
     if not isinstance(array, np.ndarray):
         try:
             array = np.asarray(array)
@@ -296,7 +296,7 @@ def _fitting(port: Port, array: Any) -> np.ndarray:
 
 
 def _results(name: str, ports: Sequence[Port], arrays: Sequence[Any]) -> list[np.ndarray]:
-    """The arrays that a run fills, one for each output."""
+    """The output arrays of a run."""
     if not isinstance(arrays, list | tuple) or len(arrays) != len(ports):
         raise GeError("E10020", f"model {name} fills a list of {len(ports)} arrays, got {arrays!r:.80}")
     for port, array in zip(ports, arrays, strict=True):
@@ -311,20 +311,20 @@ def _results(name: str, ports: Sequence[Port], arrays: Sequence[Any]) -> list[np
 
 
 def _reported(shapes: Any) -> list[tuple[int, tuple[int, ...]]]:
-    """Actual shapes of outputs whose size was known only at run time."""
+    """Actual shapes of dynamically shaped outputs."""
     items = shapes.items() if isinstance(shapes, dict) else enumerate(shapes or ())
     return [(int(i), tuple(s)) for i, s in items if s is not None]
 
 
 def cut_to_reported(results: list[np.ndarray], shapes: Any) -> list[np.ndarray]:
-    """The results in the shapes that a run has reported."""
+    """The results in the shapes that a run reported."""
     for index, shape in _reported(shapes):
         results[index] = _leading(results[index], shape)
     return results
 
 
 def _leading(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The first elements of a buffer under the actual shape."""
+    """The first elements of a buffer in the actual shape."""
     if array.shape == shape:
         return array
     return array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
@@ -334,7 +334,7 @@ def _leading(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class _KernelLoader:
-    """Loads machine code; generates it again where it was made for another machine."""
+    """Loads machine code; regenerates it if it was compiled for another machine."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -347,7 +347,7 @@ class _KernelLoader:
                 return npu_runtime.load_object(data, image.symbol)
         if not image.expression:
             raise no_expression(image)
-        import tbe  # needs the code generator, which a model with its machine code does without
+        import tbe  # needs the code generator, which a model with machine code does not
 
         inputs, outputs = tbe.from_json(image.expression)
         with self._lock:
@@ -360,7 +360,7 @@ _LOADER = _KernelLoader()
 
 
 def _require_packages(plan: Plan) -> None:
-    """Have the kernels of operator packages that the tasks name."""
+    """Load the operator packages whose kernels the tasks name."""
     versions = plan.report.get("packages", {})
     for name in dict.fromkeys(str(t.attrs.get("op", "")) for t in plan.tasks if t.kind == "aicpu"):
         if name.startswith("opp:"):

@@ -1,10 +1,10 @@
 """The `.om` file: one or several plans of a model with weights, kernels and properties; write, read, inspect.
 
-Sections: `properties` (JSON: ports, gears, options, versions), `plans` (JSON: buffers and tasks), `kernels`
-(JSON: expressions, places of machine code), `objects` (machine code), `weights` (page-aligned).
+Sections: `properties` (JSON: ports, gears, options, versions), `plans` (JSON: buffers and tasks), `kernels` (JSON:
+expressions, offsets of machine code), `objects` (machine code), `weights` (page-aligned).
 
-Machine code runs only from a file that this user sealed or that is loaded with `trust=True`; otherwise the
-kernels are generated again from their expressions.
+Machine code runs only from a file that this user sealed or that is loaded with `trust=True`; otherwise the kernels are
+regenerated from their expressions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_PLANS = 128
 
 @dataclass
 class Package:
-    """What an `.om` file holds: a plan for each gear (one without gears) and properties for its users."""
+    """The contents of an `.om` file: a plan for each gear (one without gears) and user-visible properties."""
 
     plans: list[Plan]
     gears: Gears | None = None
@@ -61,7 +61,7 @@ class Package:
 
     @property
     def largest(self) -> Plan:
-        """The plan with the largest inputs, whose sizes fit every gear."""
+        """The plan with the largest inputs, whose buffers fit every gear."""
         return max(self.plans, key=lambda p: sum(port.desc.nbytes for port in p.inputs))
 
 
@@ -77,7 +77,7 @@ def save(model: Model | GearedModel, path: str | os.PathLike[str], **properties:
 
 @typed
 def load(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Model | GearedModel:
-    """Load a compiled model. `trust` runs machine code of a file that this user did not compile.
+    """Load a compiled model. `trust` runs the machine code of a file that this user did not compile.
 
     >>> model = load("resnet50.om")      # doctest: +SKIP
     """
@@ -94,7 +94,7 @@ def load(source: str | os.PathLike[str] | bytes, *, trust: bool = False) -> Mode
 def write(package: Package, path: str | os.PathLike[str], *, portable: bool = True) -> Path:
     """Write a package, sealed with the user's key. Returns the path, which ends in `.om`.
 
-    portable: with machine code for other processors too.
+    portable: also include machine code for other processors.
     """
     target = Path(path)
     if target.suffix != ".om":
@@ -161,7 +161,7 @@ _PROPERTIES = ("name", "inputs", "outputs", "gears", "properties")
 
 def _open(source: str | os.PathLike[str] | bytes) -> tuple[Contents, str]:
     if isinstance(source, bytes | bytearray | memoryview):
-        own = bytes(source)  # a copy where the caller could write to it
+        own = bytes(source)  # a copy if the caller could write to it
         return read_sections(memoryview(own), "the model in memory"), "the model in memory"
     try:
         name = os.fspath(source)
@@ -206,7 +206,7 @@ def _decode_gears(data: Any) -> Gears | None:
 
 
 def _check_plans(plans: list[Plan], gears: Gears | None) -> None:
-    """All plans of a file have the same ports, and input shapes that tell them apart."""
+    """Check that all plans of a file have the same ports, and input shapes that tell them apart."""
     if len(plans) != (1 if gears is None else len(gears.choices)):
         raise malformed("the model", f"has {len(plans)} plans")
     ports = [_signature(plan.inputs) + _signature(plan.outputs) for plan in plans]
@@ -222,7 +222,7 @@ def _signature(ports: list[Port]) -> list[tuple[str, str, int]]:
 
 
 def summary(source: str | os.PathLike[str] | bytes) -> Mapping[str, Any]:
-    """What a file says about itself: ports, gears, options, versions, sizes. Nothing of it is executed."""
+    """A file's metadata: ports, gears, options, versions, sizes. Nothing in it is executed."""
     contents, name = _open(source)
     data = record(
         decode_json(_section(contents, "properties", name), "properties"), "properties", *_PROPERTIES

@@ -18,7 +18,7 @@ __all__ = ["run_kernel"]
 
 
 def run_kernel(node: ir.Node, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """The outputs of a node whose inputs are all there, of the sizes that its graph has."""
+    """The outputs of a node with known inputs, in the sizes of its graph."""
     operator, op = lookup(node.op_type), NodeView.of(node)
     feeds = [np.ascontiguousarray(a) for a in arrays if a is not None]
     assert operator.aicpu and len(feeds) == len(arrays), f"{node.op_type} is no kernel of these inputs"

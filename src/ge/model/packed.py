@@ -1,8 +1,8 @@
 """Stores a program's packed constants in a file, so that loading does not pack them again.
 
-Such a file is for the machine, the versions and the number of threads that wrote it, and for its user: it is read only
-where the seal is this user's. Constants and their packed image have fast checksums, which tell damage and not forgery;
-machine code and plan have cryptographic ones. Constants that the program reads only in packed form are not in the file.
+Such a file is valid for the machine, versions, thread count and user that wrote it: it is read only if the seal is this
+user's. Constants and their packed image have fast checksums, which detect damage but not forgery; machine code and plan
+have cryptographic ones. Constants that the program reads only in packed form are not in the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ge.model.model import Model, PackedConstants
 __all__ = ["SUFFIX", "read", "write"]
 
 SUFFIX = ".program"
-_ABSENT = -1  # the place of a constant that only its packed form is needed of
+_ABSENT = -1  # the offset of a constant that is only needed in packed form
 _FAST = {"weights": npu_runtime.checksum, "image": npu_runtime.checksum}
 
 
@@ -73,7 +73,7 @@ def _stored(arrays: list[np.ndarray | None]) -> tuple[list[dict[str, Any]], memo
 
 
 def read(path: Path) -> Model | None:
-    """A model whose file this user wrote here; None for any other file, and for damaged ones."""
+    """A model whose file this user wrote on this machine; None for any other or damaged file."""
     try:
         contents = read_sections(read_file(path), path.name, _FAST)
         if not keys.verify(contents.signed, contents.seal):
@@ -97,5 +97,5 @@ def _constant(entry: dict[str, Any], weights: memoryview) -> np.ndarray:
     if not desc.nbytes:
         return np.empty(desc.shape, kind)
     if entry["offset"] == _ABSENT:
-        return np.frombuffer(mmap.mmap(-1, desc.nbytes), kind).reshape(desc.shape)  # never touched
+        return np.frombuffer(mmap.mmap(-1, desc.nbytes), kind).reshape(desc.shape)  # never read
     return np.frombuffer(weights, np.uint8, desc.nbytes, entry["offset"]).view(kind).reshape(desc.shape)

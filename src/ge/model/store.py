@@ -1,10 +1,10 @@
 """The store of compiled models on disk: sealed `.om` files named by content key.
 
-1. A file that is damaged, or not sealed with the user's key, is compiled anew; a warning names it.
-2. Files are written aside and moved into place, so that several processes may use one folder.
-3. The files unused for longest go when the folder outgrows its limit; a model larger than a tenth of the free disk
-   space is not kept.
-4. A folder that cannot be written is no error: the next process compiles again.
+1. A file that is damaged, or not sealed with the user's key, is recompiled; a warning names it.
+2. Files are written to a temporary name and renamed, so that several processes may share a folder.
+3. Least recently used files are evicted when the folder exceeds its limit; a model larger than a tenth of the free disk
+   space is not stored.
+4. An unwritable folder is not an error: the next process compiles again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ge.model.folder import CacheFolder
 __all__ = ["LIMIT_BYTES", "ModelStore"]
 
 LIMIT_BYTES = 4 << 30
-LARGEST_MODEL = 1 << 30  # bytes of constants of a model that is kept
-_CHECKED_EVERY = 64 << 20  # bytes written by this process, after which the size of the folder is looked at
+LARGEST_MODEL = 1 << 30  # bytes of a stored model's constants
+_CHECKED_EVERY = 64 << 20  # bytes written by this process between checks of the folder's size
 
-_written: dict[Path, int] = {}  # bytes since the size of a folder was looked at
+_written: dict[Path, int] = {}  # bytes since the last check of a folder's size
 
 
 class ModelStore:
-    """A folder of compiled models by key, a text of hexadecimal digits."""
+    """A folder of compiled models by key, a string of hexadecimal digits."""
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class ModelStore:
         return self.folder / key[:2] / f"{key}.om"
 
     def read(self, key: str) -> om.Package | None:
-        """The package of a key; it counts as used now."""
+        """The package of a key; marks it as used."""
         path = self.path(key)
         if not path.is_file():
             return None
@@ -54,7 +54,7 @@ class ModelStore:
         return package
 
     def write(self, key: str, package: om.Package) -> None:
-        """Keep a package, unless its constants are too large."""
+        """Store a package, unless its constants are too large."""
         nbytes = sum(array.nbytes for plan in package.plans for array in plan.constants)
         if nbytes > min(LARGEST_MODEL, self._limit // 2):
             return

@@ -1,4 +1,4 @@
-"""Targets: what the compiler knows of a device. Passes, placement and planning read it and ask nothing else."""
+"""Targets: the compiler's only description of a device, read by passes, placement and planning."""
 
 from ge.target.costs import CostTable
 from ge.target.cpu import NAMES, costs_file, fallback, host, named

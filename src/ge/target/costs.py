@@ -1,4 +1,4 @@
-"""Measured costs: the sizes from which one implementation is faster than the next, and work is worth a thread."""
+"""Measured costs: the sizes at which one implementation overtakes another, and from which threads pay off."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ __all__ = ["CostTable", "shipped"]
 
 @dataclass(frozen=True)
 class CostTable:
-    """Crossover points of a target, each in the unit of the quantity it bounds; `python -m ge.tune` measures them.
+    """Crossover points of a target, each in the unit of the bounded quantity; `python -m ge.tune` measures them.
 
     >>> CostTable.of({"narrow_elements": 1 << 15}).narrow_elements
     32768
     """
 
-    # Threads: work of one core, in nanoseconds, that is worth waking another
+    # Threads: nanoseconds of work on one core that justify waking another
     wake_ns: float = 20_000.0
     # Matrix products by Strassen's algorithm
     strassen_depth: int = 512  # terms of a sum
     strassen_gain: float = 1.05  # least ratio of arithmetic saved to packing added
-    strassen_gain_packed: float = 1.085  # the same where the library packs the second operand once
+    strassen_gain_packed: float = 1.085  # the same if the library packs the second operand once
     # Products with few rows or terms: elements of the large operand
     narrow_elements: int = 1 << 14
-    # Winograd convolutions: tiles of 4x4 results, channels, and the share of computed results that is wanted
+    # Winograd convolutions: 4x4 output tiles, channels, and the share of computed results that are real
     winograd_tiles: int = 12
-    winograd_tiles_variable: int = 32  # weights are transformed in every run
+    winograd_tiles_variable: int = 32  # if weights are transformed in every run
     winograd_tiles_bf16: int = 40  # direct products of bfloat16 are twice as fast
-    winograd_outputs_per_tile_bf16: float = 2.0  # more outputs than this for each tile do not pay a transform
+    winograd_outputs_per_tile_bf16: float = 2.0  # with more outputs per tile a transform does not pay off
     winograd_channels: int = 32
     winograd_cover: float = 0.5
     winograd_gradient_tiles: int = 48
-    # Own 1x1 convolutions: depth up to which writing results dominates, and rows from which weights do not
+    # Own 1x1 convolutions: depth up to which stores dominate, and rows from which weights do not
     pointwise_depth: int = 48
     pointwise_rows: int = 16
     # Swish applied in place after the library's convolution: elements of the result
     swish_elements: int = 1 << 15
-    # Own gradients of convolution weights: channels of source and result
+    # Own weight gradients of convolutions: channels of source and result
     weight_gradient_channels: int = 64
     # LSTM layers in inference: batch up to which reading recurrent weights dominates
     lstm_batch: int = 4
-    # Attention as one task: queries from which packing keys and values pays
+    # Attention as one task: queries from which packing keys and values pays off
     attention_queries: int = 16
-    attention_gradient_scores: int = 1 << 20  # of a head, all of which the gradient keeps: up to so many
+    attention_gradient_scores: int = 1 << 20  # of a head, all of which the gradient keeps: at most this many
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> CostTable:
-        """A table with some of its values given; unknown names raise TypeError."""
+        """A table with some values replaced; unknown names raise TypeError."""
         whole = {field.name for field in dataclasses.fields(cls) if isinstance(field.default, int)}
         given: dict[str, Any] = {n: int(v) if n in whole else float(v) for n, v in values.items()}
         return cls(**given)
@@ -65,5 +65,5 @@ _SHIPPED = {
 
 
 def shipped(isa: str) -> CostTable | None:
-    """The table that comes with the package for an instruction set, None where nothing was measured."""
+    """The table shipped with the package for an instruction set, None if nothing was measured."""
     return _SHIPPED.get(isa)

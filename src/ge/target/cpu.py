@@ -1,4 +1,4 @@
-"""CPU targets: the current machine, and named ones with fixed values."""
+"""CPU targets: the current machine, and named targets with fixed values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from npu_runtime import environment
 
 __all__ = ["NAMES", "costs_file", "fallback", "host", "named"]
 
-# Of named targets, like the sizes of caches in Target.
+# Defaults for named targets, like the cache sizes in Target.
 _ONEDNN = "3.2.0"
 _NAMED_CORES = 2
 _CACHE_BYTES = 32 << 20
-# What each name stands for: the library's instruction set.
+# The library's instruction set of each name.
 _NAMED = {
     "portable": "sse41",
     "avx2": "avx2",
@@ -32,7 +32,7 @@ NAMES = ("host", *_NAMED, *cuda.NAMES)
 
 
 def host() -> Target:
-    """This machine, with the cores that the first device has now.
+    """This machine, with the current core count of the first device.
 
     >>> host().kind
     'cpu'
@@ -58,7 +58,7 @@ def named(name: str) -> Target:
     """The target of a name: "host" (this machine, or its GPU with NPU_DEVICE=cuda), "portable" (any x86-64), "avx2",
     "avx512", "avx512_bf16", "amx", or the architecture of a GPU ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100").
 
-    Everything about a target other than "host" is fixed: its plans are the same wherever they are made.
+    Everything about a target other than "host" is fixed: its plans are the same on every machine.
 
     >>> named("portable").isa
     'sse41'
@@ -77,17 +77,17 @@ def named(name: str) -> Target:
 
 
 def fallback() -> Target:
-    """The processor beside a GPU, of which nothing is known when a model is compiled."""
+    """The host processor of a GPU, which is unknown at compile time."""
     return named("portable")
 
 
 def costs_file(isa: str) -> Path:
-    """Where the measured costs of this machine are kept: in NPU_CACHE_DIR, else the user's cache folder."""
+    """The file of this machine's measured costs: in NPU_CACHE_DIR, else the user's cache folder."""
     return environment.cache_folder() / f"costs-{isa}.json"
 
 
 def _tuned(isa: str) -> CostTable | None:
-    """The table that `python -m ge.tune` has measured here."""
+    """The table that `python -m ge.tune` measured on this machine."""
     path = costs_file(isa)
     if not path.is_file():
         return None
@@ -108,12 +108,12 @@ def _version() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _memory_bytes() -> int:
-    """Physical memory, or what the control group of a container leaves of it."""
+    """Physical memory, or the limit of the container's control group."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *(limit for path in _MEMORY_LIMITS if (limit := _limit(path)))])
 
 
-# Of the whole container; "max" is no limit.
+# For the whole container; "max" is no limit.
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

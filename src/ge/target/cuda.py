@@ -10,7 +10,7 @@ from ge.target.target import Target
 
 __all__ = ["NAMES", "architecture_of", "named", "present"]
 
-# Multiprocessors and bytes of the second-level cache of the largest part of each architecture.
+# Multiprocessors and L2 bytes of the largest part of each architecture.
 _ARCHITECTURES = {
     "sm_80": (108, 40 << 20),
     "sm_86": (84, 6 << 20),
@@ -47,7 +47,7 @@ def present(device: int = 0) -> Target:
 
 
 def architecture_of(report: Mapping[str, Any]) -> str:
-    """The architecture of the GPU that a plan with this report was made for; "" for a plan of the CPU.
+    """The GPU architecture that a plan with this report was compiled for; "" for a CPU plan.
 
     >>> architecture_of({"target": {"name": "sm_90"}})
     'sm_90'

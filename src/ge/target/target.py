@@ -18,7 +18,7 @@ _RUNTIME_LOOPS = ("l1_bytes", "l2_bytes", "last_bytes", "wake_ns")
 _LEAST_PIECES_PER_CORE = 2  # fewer leave cores idle when one piece takes longer
 _ROWS_PER_CORE = 4
 
-# Float32 operations a cycle and core, by vector registers; products of 16-bit floats are this much faster.
+# Float32 operations per cycle and core, by vector registers; 16-bit products are this much faster.
 _FLOPS_PER_CYCLE = {"": 8, "avx2": 32, "avx512": 64}
 _NARROW_SPEED = {"avx512_bf16": 2, "amx": 16}
 _HERTZ = 3e9
@@ -42,7 +42,7 @@ _FEATURES = {
 
 @dataclass(frozen=True)
 class Target:
-    """A device as the compiler sees it; two equal targets get equal plans.
+    """A device from the compiler's point of view; equal targets get equal plans.
 
     >>> Target("small", code="avx2", isa="avx2", cores=4, cache_bytes=8 << 20).narrow_floats
     frozenset()
@@ -51,8 +51,8 @@ class Target:
     """
 
     name: str
-    code: str  # what generated kernels are compiled for: a name that `tbe.build` takes
-    isa: str  # the instruction set of the library's primitives, in oneDNN's words
+    code: str  # the target of generated kernels: a name that `tbe.build` accepts
+    isa: str  # the instruction set of the library's primitives, by oneDNN's name
     cores: int
     cache_bytes: int  # of the last level
     kind: str = "cpu"
@@ -60,15 +60,15 @@ class Target:
     l2_bytes: int = 1 << 20  # of a core
     memory_bytes: int = 0  # 0: not known
     onednn: str = ""  # version of the library that runs the primitives
-    library: bool = True  # False: there is none, every cube operator is a generated kernel
+    library: bool = True  # False: no library, every cube operator is a generated kernel
     kernel_elements: int = 1 << 18  # of a generated kernel, from which it needs all cores
     reduction_elements: int = 1 << 15  # of a reduction, from which two steps on all cores are faster than one
-    serial_elements: int = 1 << 16  # of a generated reduction that one core does as fast as all
+    serial_elements: int = 1 << 16  # of a generated reduction that one core computes as fast as all
     costs: CostTable | None = None  # None: a model of operations and bytes decides
 
     @property
     def wake_ns(self) -> float:
-        """Work of one core that is worth waking another."""
+        """Nanoseconds of work on one core that justify waking another."""
         return (self.costs or CostTable()).wake_ns
 
     @property
@@ -78,7 +78,7 @@ class Target:
 
     @property
     def narrow_floats(self) -> frozenset[str]:
-        """The 16-bit float types that products have."""
+        """The 16-bit float types that products support."""
         if self.kind == "cuda":
             return frozenset({"float16", "bfloat16"})
         has_half = "fp16" in self.isa or "amx" in self.isa or self.isa == "avx2_vnni_2"
@@ -87,7 +87,7 @@ class Target:
 
     @property
     def least_pieces(self) -> int:
-        """Pieces of a kernel's range from which all cores take part."""
+        """The number of pieces from which a kernel uses all cores."""
         return _LEAST_PIECES_PER_CORE * self.cores
 
     @property
@@ -97,7 +97,7 @@ class Target:
 
     @property
     def processor(self) -> Processor:
-        """What the loops of generated kernels depend on; those of a GPU depend on none of its caches."""
+        """The processor parameters of generated kernels' loops; GPU loops depend on none of its caches."""
         from tbe.processor import Processor
 
         if self.kind == "cuda":
@@ -105,11 +105,11 @@ class Target:
         return Processor(self.l1_bytes, self.cache_bytes, self.wake_ns, self.serial_elements, self.l2_bytes)
 
     def report(self) -> dict[str, Any]:
-        """What a plan tells of its target."""
+        """The target's entry in a plan's report."""
         return {"name": self.name, "isa": self.isa, "loops": dataclasses.asdict(self.processor)}
 
     def seconds(self, flops: float, nbytes: float, dtype: str = "float32") -> float:
-        """The time of so many operations and bytes from memory on all cores, whichever takes longer."""
+        """Time of this many operations and bytes from memory on all cores, whichever takes longer."""
         vectors = next((name for name in ("avx512", "avx2") if name in self.features), "")
         rate = _FLOPS_PER_CYCLE[vectors] * _HERTZ
         if dtype in ("bfloat16", "float16") and dtype in self.narrow_floats:
@@ -118,7 +118,7 @@ class Target:
 
 
 def processor_of(report: Mapping[str, Any]) -> Processor:
-    """The processor that the loops of a plan with this report are made for: the default where it does not tell.
+    """The processor that the loops of a plan with this report were generated for; the default if it is not recorded.
 
     >>> processor_of({"target": {"loops": {"l1_bytes": 65536}}}).stack_bytes
     131072

@@ -1,4 +1,4 @@
-"""Models called with tensors that are in a GPU's memory already, by DLPack: PyTorch's, JAX's, CuPy's, or our own."""
+"""Calls models with tensors that are already in GPU memory, by DLPack: PyTorch's, JAX's, CuPy's, or our own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["GpuArray", "LentMemory", "gpu_of", "run_arrays"]
 
 _CUDA = 2  # DLPack's kDLCUDA
-_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}  # DLPack's kinds of element types
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}  # DLPack's type codes
 
 
 def gpu_of(value: Any) -> int | None:
-    """The GPU whose memory a tensor is in; None for anything else."""
+    """The GPU whose memory holds a tensor; None for anything else."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return None
     kind, index = value.__dlpack_device__()
@@ -31,7 +31,7 @@ def gpu_of(value: Any) -> int | None:
 
 
 class GpuArray:
-    """A dense tensor in a GPU's memory; other libraries take it by DLPack without a copy.
+    """A dense tensor in GPU memory; other libraries import it by DLPack without a copy.
 
     >>> torch.from_dlpack(model(x))      # doctest: +SKIP
     """
@@ -49,7 +49,7 @@ class GpuArray:
         return _CUDA, self.device
 
     def __dlpack__(self, *, stream: int | None = None, **asked: Any) -> Any:
-        """A capsule; the contents are complete, so that no stream need wait."""
+        """A DLPack capsule; the contents are complete, so that no stream has to wait."""
         return cuda.to_dlpack(
             LentMemory(self._memory, self.device),
             _CUDA,
@@ -60,7 +60,7 @@ class GpuArray:
         )
 
     def numpy(self) -> np.ndarray:
-        """A copy in the memory of the host."""
+        """A copy in host memory."""
         array = np.empty(self.shape, numpy_dtype(self.dtype))
         self._memory.download(cuda.Stream(self.device), array.reshape(-1).view(np.uint8))
         return array
@@ -70,7 +70,7 @@ class GpuArray:
 
 
 class LentMemory:
-    """Memory that somebody else works with, on streams of his own: when he gives it back, the GPU may still use it."""
+    """Memory lent to a caller who uses it on other streams: the GPU may still use it when it is returned."""
 
     def __init__(self, memory: cuda.Memory, device: int) -> None:
         self.memory, self.device = memory, device
@@ -80,9 +80,9 @@ class LentMemory:
 
 
 def run_arrays(program: CudaProgram, arrays: Sequence[Any], into: Sequence[Any] | None = None) -> list[Any]:
-    """Run on tensors of one GPU and wait; results are new arrays there unless tensors to fill are given.
+    """Run on tensors of one GPU and wait; results are new arrays there unless `into` is given.
 
-    Arrays of the host among them are copied.
+    Host arrays among them are copied.
     """
     plan = program.plan
     device = next(gpu for gpu in map(gpu_of, arrays) if gpu is not None)
@@ -109,7 +109,7 @@ def run_arrays(program: CudaProgram, arrays: Sequence[Any], into: Sequence[Any] 
 
 
 def _taken(port: Port, array: Any, device: int, stream: cuda.Stream) -> Any:
-    """A tensor as the port takes it; the stream waits for what is to be done to it."""
+    """A tensor in the port's form; the stream waits for pending work on it."""
     found = gpu_of(array)
     if found is None:
         return _uploaded(port, array, device)
@@ -138,7 +138,7 @@ def _uploaded(port: Port, array: Any, device: int) -> GpuArray:
 
 
 def _leading(array: Any, shape: Sequence[int], stream: cuda.Stream) -> Any:
-    """The first elements of a result whose size only the run decides."""
+    """The first elements of a dynamically shaped result."""
     if not isinstance(array, GpuArray):
         raise GeError("E10020", f"a result has the shape {list(shape)}, its tensor {list(array.shape)}")
     part = GpuArray(array.device, shape, array.dtype)
@@ -149,7 +149,7 @@ def _leading(array: Any, shape: Sequence[int], stream: cuda.Stream) -> Any:
 
 
 def _code(dtype: str) -> tuple[int, int]:
-    """DLPack's kind and bits of an element type.
+    """DLPack's type code and bits of an element type.
 
     >>> _code("bfloat16"), _code("bool")
     ((4, 16), (6, 8))

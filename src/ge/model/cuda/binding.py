@@ -1,9 +1,9 @@
-"""Bindings: which memory the inputs and outputs of a GPU's program are in.
+"""Bindings: the memory of the inputs and outputs of a GPU program.
 
-A graph holds addresses. It is captured for each set of addresses that callers come with, and the last few are kept: in
-a steady loop a framework's allocator gives the same addresses again and again, and parameters stay where they are.
-Inputs and outputs with ever new addresses are copied from and to memory of the program's own instead, which takes less
-time than to capture anew. So are those that do not begin at a multiple of 16 bytes.
+A CUDA graph holds addresses. It is captured for each set of addresses that callers pass, and the last few are cached:
+in a steady loop a framework's allocator returns the same addresses repeatedly, and parameters do not move. Inputs and
+outputs whose addresses keep changing are copied from and to the program's own memory instead, which is faster than
+capturing again. So are those not aligned to 16 bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Binding:
 
 
 class Bindings:
-    """The bindings that graphs are captured for, and the program's own memory for inputs and outputs."""
+    """The bindings with captured graphs, and the program's own memory for inputs and outputs."""
 
     def __init__(self, plan: Plan, device: int) -> None:
         self.plan, self.device = plan, device
@@ -37,8 +37,10 @@ class Bindings:
         self._inputs: dict[int, cuda.Memory] = {}
         self._outputs: dict[int, cuda.Memory] = {}
         self._scratch: list[cuda.Memory] = []
-        self._over = {source: output for output, source in plan.donated}  # input -> output in its memory
-        self.moving: set[tuple[str, int]] = set()  # inputs and outputs with ever new addresses
+        self._over = {
+            source: output for output, source in plan.donated
+        }  # input -> output that takes its memory
+        self.moving: set[tuple[str, int]] = set()  # inputs and outputs whose addresses keep changing
 
     def __contains__(self, binding: Binding) -> bool:
         if binding in self._known:
@@ -47,7 +49,7 @@ class Bindings:
         return False
 
     def add(self, binding: Binding) -> list[Binding]:
-        """Keep a binding; those that it replaces."""
+        """Add a binding; returns the evicted ones."""
         self._known[binding] = None
         dropped = []
         while len(self._known) > MOST_BINDINGS:
@@ -55,18 +57,18 @@ class Bindings:
         return dropped
 
     def forget(self) -> None:
-        """Let all graphs be captured anew."""
+        """Discard all bindings, so that their graphs are captured again."""
         self._known.clear()
 
     def own(self) -> Binding:
-        """All inputs and outputs in memory of the program's own."""
+        """All inputs and outputs in the program's own memory."""
         return Binding(
             tuple(self._own("input", i) for i in range(len(self.plan.inputs))),
             tuple(self._own("output", i) for i in range(len(self.plan.outputs))),
         )
 
     def scratch(self, given: Binding | None) -> Binding:
-        """A binding for first runs, whose results mean nothing: inputs that take new values are not the caller's."""
+        """A binding for warm-up runs, whose results are discarded: donated inputs are not the caller's."""
         if given is None:
             return self.own()
         inputs, outputs = list(given.inputs), list(given.outputs)
@@ -81,11 +83,11 @@ class Bindings:
         return Binding(tuple(inputs), tuple(outputs))
 
     def drop_scratch(self) -> None:
-        """Give back what first runs needed."""
+        """Free the memory of warm-up runs."""
         self._scratch.clear()
 
     def choose(self, given: Binding) -> Binding:
-        """The binding to run with: the caller's memory, but for what is copied."""
+        """The binding to run with: the caller's memory, except for what is copied."""
         binding = self._bound(given)
         if binding in self._known or len(self._known) < MOST_BINDINGS:
             return binding

@@ -1,7 +1,7 @@
-"""Branches and loops of a GPU's plan.
+"""Branches and loops of a GPU plan.
 
-A loop whose number of turns is known and whose body the GPU runs alone is put on the stream turn after turn, and so
-becomes a part of the graph around it. For others the host reads the condition, and launches the graphs of a body.
+A loop with a known trip count whose body runs entirely on the GPU is unrolled onto the stream, and so becomes part of
+the enclosing CUDA graph. For others the host reads the condition and launches the graphs of the body.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["Branch", "Loop", "Part", "Steps", "parts_of_block", "steps_in"]
 
 Shapes = dict[int, tuple[int, ...]]
 _MOST_STEPS = 20_000  # of an unrolled loop
-_SMALL_COPY = 1 << 16  # bytes of a copy that is joined with others
+_SMALL_COPY = 1 << 16  # bytes of a copy that is merged with others
 _JOINED_COPIES = 64
 
 
 @dataclass
 class Step:
-    """What puts a task, or several, on the stream."""
+    """A function that enqueues one or several tasks."""
 
     task: Task
     run: Callable[[], None]
@@ -41,15 +41,17 @@ class Step:
 
 @dataclass
 class Steps:
-    """Neighbouring tasks of the GPU, and the graph captured from them."""
+    """Consecutive GPU tasks, and the graph captured from them."""
 
     steps: list[Step]
-    shapes: Shapes = field(default_factory=dict)  # of outputs whose lengths are the turns of a loop in it
+    shapes: Shapes = field(
+        default_factory=dict
+    )  # of outputs whose lengths are the trip count of a loop in it
     graphs: dict[Binding, cuda.Graph] = field(default_factory=dict)
-    moves: list[tuple[int, bool] | Move] | None = None  # the order of launches on two streams
+    moves: list[tuple[int, bool] | Move] | None = None  # the launch order on two streams
 
     def warm_up(self, program: _Loaded) -> None:
-        """Run once: libraries load what they need in a first run, which a capture cannot hold."""
+        """Run once: libraries load lazily in their first run, which cannot be captured."""
         for step in self.steps:
             step.run()
 
@@ -59,7 +61,7 @@ class Steps:
         self.graphs[program.binding] = cuda.Graph(program.stream)
 
     def enqueue(self, program: _Loaded) -> None:
-        """Put all tasks on the stream, those off the critical path on the side stream (streams.py)."""
+        """Enqueue all tasks, those off the critical path on the side stream (streams.py)."""
         if self.moves is None:
             self.moves = schedule(program.plan, [(s.task, *s.others) for s in self.steps])
         main, side = program.stream, program.side
@@ -104,13 +106,15 @@ class Branch:
 
 @dataclass
 class Loop:
-    """A While: the host counts the turns and, where they decide, reads trip count and condition."""
+    """A While: the host counts the iterations and, if they decide, reads trip count and condition."""
 
     task: Task
-    turns: int | None  # None: only the run decides
+    turns: int | None  # None: known only at run time
     turn: int = 0
     parts: list[Part] = field(default_factory=list)
-    stored: dict[int, tuple[int, ...]] = field(default_factory=dict)  # outputs that turns fill: their dims
+    stored: dict[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # outputs that iterations fill: their dims
 
     @property
     def counter(self) -> View:
@@ -144,7 +148,7 @@ class Loop:
 
 @dataclass
 class Eager:
-    """A copy whose place the turn of a loop decides; no graph holds it."""
+    """A copy whose destination depends on the iteration of a loop; it is not part of a graph."""
 
     step: Step
     report: Callable[[], Shapes]
@@ -153,7 +157,7 @@ class Eager:
         """Nothing: it needs no library."""
 
     def capture(self, program: _Loaded) -> None:
-        """Nothing: it is put on the stream in every turn."""
+        """Nothing: it is enqueued in every iteration."""
 
     def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
         self.step.run()
@@ -171,7 +175,7 @@ def _launch_all(parts: Sequence[Part], program: _Loaded, feeds: Sequence[np.ndar
 
 
 def steps_in(parts: Sequence[Part]) -> Iterator[Steps]:
-    """All captured parts, those of branches and loops included."""
+    """All captured parts, including those of branches and loops."""
     for part in parts:
         if isinstance(part, Steps):
             yield part
@@ -182,9 +186,9 @@ def steps_in(parts: Sequence[Part]) -> Iterator[Steps]:
 
 
 def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -> list[Part]:
-    """The parts of a block of the plan in their order; `loop` is the one whose body it is."""
+    """The parts of a block of the plan in order; `loop` is the loop whose body it is."""
     parts: list[Part] = []
-    waiting: list[Task] = []  # neighbouring tasks of the host
+    waiting: list[Task] = []  # consecutive host tasks
     for task in _checks_first(program.plan, [t for t in program.plan.tasks if t.block == block]):
         if runs_on_host(task):
             waiting.append(task)
@@ -206,7 +210,7 @@ def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -
 
 
 def _join_last_copies(parts: list[Part], program: _Loaded) -> None:
-    """New values of state, copied to their places at the end of a run: small ones of one size in one launch."""
+    """Merge the copies of new state values at the end of a run: small ones of one size in one launch."""
     last = parts[-1] if parts else None
     if not isinstance(last, Steps):
         return
@@ -226,7 +230,7 @@ def _join_last_copies(parts: list[Part], program: _Loaded) -> None:
 
 
 def _is_last_copy(plan: Plan, task: Task) -> bool:
-    """Whether a task copies from the arena to an output; such copies do not read what others of them write."""
+    """True if a task copies from the arena to an output; such copies do not read what others of them write."""
     if task.kind != "copy" or not all(v.contiguous for v in (*task.inputs, *task.outputs)):
         return False
     source, target = (plan.buffers[v.buffer].kind for v in (task.inputs[0], task.outputs[0]))
@@ -234,7 +238,7 @@ def _is_last_copy(plan: Plan, task: Task) -> bool:
 
 
 def _checks_first(plan: Plan, tasks: list[Task]) -> list[Task]:
-    """Checks of the caller's inputs before all else, so that they do not stand between two graphs."""
+    """Move checks of the caller's inputs to the front, so that they do not separate two graphs."""
 
     def is_early(task: Task) -> bool:
         reads = [plan.buffers[v.buffer].kind for v in task.inputs]
@@ -244,7 +248,7 @@ def _checks_first(plan: Plan, tasks: list[Task]) -> list[Task]:
 
 
 def _steps(parts: list[Part]) -> Steps:
-    """The steps at the end of the parts."""
+    """The steps at the end of the parts, created if needed."""
     last = parts[-1] if parts else None
     if not isinstance(last, Steps):
         last = Steps([])
@@ -278,7 +282,7 @@ def _add_loop(parts: list[Part], program: _Loaded, task: Task) -> None:
 
 
 def _unrolled(program: _Loaded, loop: Loop, steps: Sequence[Step]) -> Callable[[], None]:
-    """All turns of a loop, one after another."""
+    """All iterations of a loop, in sequence."""
     assert loop.turns is not None
     numbers = program.keep(np.arange(loop.turns + 1))
     counted = any(v.buffer == loop.counter.buffer for v in _read_in(program.plan, steps))
@@ -295,7 +299,7 @@ def _unrolled(program: _Loaded, loop: Loop, steps: Sequence[Step]) -> Callable[[
 
 
 def _read_in(plan: Plan, steps: Sequence[Step]) -> Iterator[View]:
-    """What steps read, bodies of their own loops included; stores know the turn."""
+    """The views that steps read, including nested loop bodies; stores depend on the iteration."""
     for step in steps:
         if step.task.kind == "while":
             inner = int(step.task.attrs["body_block"])
@@ -305,7 +309,7 @@ def _read_in(plan: Plan, steps: Sequence[Step]) -> Iterator[View]:
 
 
 def _known_turns(plan: Plan, task: Task) -> int | None:
-    """How often a loop turns, None where only the run decides."""
+    """The trip count of a loop, None if it is known only at run time."""
     by_type = {v.dtype: v for v in task.inputs}
     trip, condition = by_type.get("int64"), by_type.get("bool")
     limit = None if trip is None else _constant(plan, trip)
@@ -315,7 +319,7 @@ def _known_turns(plan: Plan, task: Task) -> int | None:
 
 
 def _always_true(plan: Plan) -> set[int]:
-    """The buffers that only ever get a true constant, directly or from one another."""
+    """The buffers that only ever hold a true constant, directly or copied from one another."""
     copies: dict[int, list[Task]] = {}
     for task in plan.tasks:
         for view in task.outputs:
@@ -336,7 +340,7 @@ def _always_true(plan: Plan) -> set[int]:
 
 
 def _constant(plan: Plan, view: View) -> int | None:
-    """The only count or truth value in a constant, None for others."""
+    """The single count or truth value of a constant, None for others."""
     buffer = plan.buffers[view.buffer]
     if buffer.kind != "constant" or view.dtype not in ("bool", "int64") or math.prod(view.shape) != 1:
         return None
@@ -344,7 +348,7 @@ def _constant(plan: Plan, view: View) -> int | None:
 
 
 def _stored_outputs(plan: Plan, block: int) -> dict[int, tuple[int, ...]]:
-    """The outputs of the model whose lengths are the turns of a loop."""
+    """The outputs of the model whose lengths are the trip count of a loop."""
     found: dict[int, tuple[int, ...]] = {}
     for task in plan.tasks:
         if task.block == block and task.kind == "scan_store" and task.attrs.get("counted"):
@@ -355,7 +359,7 @@ def _stored_outputs(plan: Plan, block: int) -> dict[int, tuple[int, ...]]:
 
 
 def _add_store(parts: list[Part], program: _Loaded, task: Task, loop: Loop | None) -> None:
-    """The value of a turn, copied to its place in a stacked result."""
+    """Copy the value of an iteration to its slot in a stacked result."""
     assert loop is not None, "only loops stack results"
     value, whole = task.inputs[0], task.outputs[0]
     steps = whole.shape[0]

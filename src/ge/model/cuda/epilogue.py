@@ -1,4 +1,4 @@
-"""Epilogues of library calls as kernels of their own, for what a library does not do in the same call."""
+"""Generated kernels for the parts of epilogues that a library call does not support."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ACTIVATIONS: dict[str, Callable[[tbe.Tensor], tbe.Tensor]] = {
 
 
 def activated(x: tbe.Tensor, activation: str) -> tbe.Tensor:
-    """The value of an activation by its name; "" is none."""
+    """Apply an activation by name; "" is the identity."""
     return _ACTIVATIONS[activation](x)
 
 
@@ -38,7 +38,7 @@ _LARGEST = 65504.0  # number of float16
 def epilogue(
     dtype: str, shape: Sequence[int], channel_axis: int, has_bias: bool, has_residual: bool, activation: str
 ) -> tuple[list[tbe.Tensor], list[tbe.Tensor]]:
-    """act(y + bias + residual) in float32, rounded once more to the type of y: inputs and output of the kernel.
+    """act(y + bias + residual) in float32, rounded again to the type of y: inputs and output of the kernel.
 
     >>> inputs, outputs = epilogue("float16", (4, 8), 1, True, False, "relu")
     >>> [t.shape for t in inputs], outputs[0].dtype
@@ -55,7 +55,7 @@ def epilogue(
         value = value + tbe.cast(inputs[-1], "float32")
     if (
         dtype == "float16" and activation in _VANISHING
-    ):  # a sum beyond the type's range is none beyond all bounds
+    ):  # a sum that overflows the type is still finite in float32
         value = tbe.binary("max", value, -_LARGEST)
     if activation == "gelu_erf" and dtype != "float32":
         return inputs, [tbe.cast(value * tbe.unary("narrow_normal_share", value), dtype)]

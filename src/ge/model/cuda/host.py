@@ -1,8 +1,8 @@
-"""Host segments: tasks of a GPU's plan that run on the host, and the copies around them.
+"""Host segments: tasks of a GPU plan that run on the host, and the copies around them.
 
-Tasks of AI CPU operators, index checks among them, have no kernel for a GPU. Neighbouring ones are one program of the
-host. Before it runs, what it reads is copied from the GPU (the caller's inputs are at hand already); afterwards what
-it has written is copied there.
+Tasks of AI CPU operators, including index checks, have no GPU kernel. Consecutive ones form one host program. Before it
+runs, its inputs are copied from the GPU (the caller's inputs are already on the host); afterwards its results are
+copied there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ge.plan import Plan, Task
 
 __all__ = ["Copies", "HostPart", "runs_on_host"]
 
-_CONTROL = frozenset({"if", "while", "scan_store"})  # the program's own (control.py)
+_CONTROL = frozenset({"if", "while", "scan_store"})  # the program's own tasks (control.py)
 _ON_GPU = _CONTROL | {
     "kernel",
     "copy",
@@ -37,7 +37,7 @@ _ALIGNMENT = 64
 
 
 def runs_on_host(task: Task) -> bool:
-    """Whether a task has no form for the GPU.
+    """True if a task has no GPU implementation.
 
     >>> [runs_on_host(Task(kind, "", [], [])) for kind in ("copy", "check", "aicpu")]
     [False, True, True]
@@ -52,9 +52,9 @@ def runs_on_host(task: Task) -> bool:
 
 @dataclass
 class Copies:
-    """How often and how much a program has copied.
+    """The number and bytes of a program's copies.
 
-    Between the GPU and the host for host tasks, between the GPU and callers whose memory is the host's (`fed_bytes`,
+    Between the GPU and the host for host tasks, between the GPU and callers with host memory (`fed_bytes`,
     `fetched_bytes`), and on the GPU from and to memory that is not bound (binding.py).
     """
 
@@ -70,7 +70,7 @@ class Copies:
 
 @dataclass
 class _Buffer:
-    """A buffer of the plan as the host program has it."""
+    """A buffer of the plan in the host program."""
 
     number: int  # in the plan
     memory: np.ndarray
@@ -78,7 +78,7 @@ class _Buffer:
 
 @dataclass
 class HostPart:
-    """Neighbouring host tasks as one program of the CPU."""
+    """Consecutive host tasks as one CPU program."""
 
     plan: Plan
     tasks: Sequence[Task]
@@ -106,7 +106,7 @@ class HostPart:
             self._numbers[number] = self.program.constant(array, copy=False)
             return
         memory = _aligned(buffer.nbytes)
-        source = -2  # of an output that holds nothing before
+        source = -2  # an output without initial contents
         if number not in written or not self._is_overwritten(number):
             self._numbers[number] = self.program.input(len(self.reads), buffer.nbytes)
             source = len(self.reads)
@@ -116,7 +116,7 @@ class HostPart:
             self.writes.append(_Buffer(number, memory))
 
     def _is_overwritten(self, number: int) -> bool:
-        """Whether the tasks write all of a buffer before they read any of it."""
+        """True if the tasks write all of a buffer before they read any of it."""
         for task in self.tasks:
             if any(v.buffer == number for v in task.inputs):
                 return False
@@ -128,7 +128,7 @@ class HostPart:
     def run(
         self, device: Any, feeds: Sequence[np.ndarray] | None, copies: Copies
     ) -> dict[int, tuple[int, ...]]:
-        """Run between copies; `device` is the loaded program. The shapes of outputs that only the run decides."""
+        """Run between copies; `device` is the loaded program. Returns the shapes of dynamically shaped outputs."""
         for buffer in self.reads:
             found = self.plan.buffers[buffer.number]
             if found.kind == "input" and feeds is not None:
@@ -149,14 +149,14 @@ class HostPart:
         """Nothing: its program is ready."""
 
     def capture(self, device: Any) -> None:
-        """Nothing: no graph holds it."""
+        """Nothing: it is not part of a graph."""
 
     def launch(self, device: Any, feeds: Sequence[np.ndarray] | None) -> dict[int, tuple[int, ...]]:
-        """Run with the copies counted by the loaded program."""
+        """Run, and add its copies to the loaded program's count."""
         return self.run(device, feeds, device.copies)
 
     def _reported(self, shapes: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
-        """Shapes by the plan's outputs; nothing else reads a value whose size only the run decides."""
+        """Shapes by the plan's outputs; nothing else reads a dynamically shaped value."""
         found = {index: self.plan.buffers[self.writes[index].number] for index in shapes}
         return {
             buffer.index: tuple(shapes[index]) for index, buffer in found.items() if buffer.kind == "output"
@@ -164,7 +164,7 @@ class HostPart:
 
 
 def _aligned(nbytes: int) -> np.ndarray:
-    """Bytes at an address that vectors can be read from."""
+    """Bytes at an address aligned for vector loads."""
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     skip = -memory.ctypes.data % _ALIGNMENT
     return memory[skip : skip + nbytes]

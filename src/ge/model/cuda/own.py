@@ -1,6 +1,6 @@
-"""Kernels of our own: PTX made beforehand from native/cuda/kernels, and weights in the order their threads read.
+"""Our own kernels: PTX compiled ahead of time from native/cuda/kernels, and weights in the order their threads read.
 
-native/cuda/kernels/make.py makes the PTX again; that needs nvcc, nothing else does.
+native/cuda/kernels/make.py regenerates the PTX; only that needs nvcc.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def code(name: str) -> bytes:
 
 
 def stem_launch(op: Operation) -> Launch:
-    """Strips so long that few rows are computed twice, and so short that every multiprocessor has some."""
+    """Strips long enough that few rows are computed twice, and short enough that every multiprocessor has some."""
     planes = op.flag("channels_first")
     shape = op.inputs[0].shape
     images = shape[0]
@@ -66,7 +66,7 @@ def stem_launch(op: Operation) -> Launch:
 
 
 def pack_stem(weights: np.ndarray) -> np.ndarray:
-    """[64, 3, 7, 7] to the order in which lanes read right operands: [step 14][4][lane 32][8]."""
+    """[64, 3, 7, 7] to the order in which lanes read B fragments: [step 14][4][lane 32][8]."""
     padded = np.zeros((64, 7, 8, 4), np.float16)
     padded[:, :, :7, :3] = weights.transpose(0, 2, 3, 1)
     wide = padded.reshape(64, 14, 16)  # channel, step, k
@@ -83,12 +83,12 @@ def pack_stem(weights: np.ndarray) -> np.ndarray:
 
 # -- the bottleneck --------------------------------------------------------------------------------------------
 
-_COMMON_SIDE = 56  # of images for which there are kernels that know it
+_COMMON_SIDE = 56  # the image side with specialised kernels
 _TILE = 64  # pixels of a warpgroup, and channels of a block of weights
 
 
 def bottleneck_launch(op: Operation, multiprocessors: int) -> Launch:
-    """Blocks that stay on their multiprocessor and share the tiles."""
+    """Persistent blocks that share the tiles."""
     images, height, width, _ = op.inputs[0].shape
     tiles = images * height * width // _TILE
     groups = Bottleneck.groups(op, tiles, multiprocessors)
@@ -108,7 +108,7 @@ def bottleneck_launch(op: Operation, multiprocessors: int) -> Launch:
 
 
 def channel_order(channels: int) -> np.ndarray:
-    """The channel that each column of a product stands for, so that a thread's channels are neighbours.
+    """The channel of each column of a product, so that a thread's channels are adjacent.
 
     >>> channel_order(64)[:10].tolist()
     [0, 1, 8, 9, 16, 17, 24, 25, 2, 3]
@@ -127,7 +127,7 @@ def _blocks(matrix: np.ndarray) -> np.ndarray:
 
 
 def pack_bottleneck(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (O, I, kernel) and biases of the operator, in its order, as the kernel has them."""
+    """Weights (O, I, kernel) and biases of the operator, in operator order, packed for the kernel."""
     w_middle, b_middle, w_wide, b_wide, w_onward, b_onward, *short = arrays
     order = channel_order(len(w_wide))
     onward = w_onward.reshape(len(w_onward), -1)
@@ -149,7 +149,7 @@ def pack_bottleneck(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def attention_gradient_launch(op: Operation) -> Launch:
-    """A block for each head of each stack."""
+    """One block per head of each stack."""
     q, k = op.inputs[1:3]
     stacks, heads = (1, 1, *q.shape[:-2])[-2:]
     columns = q.shape[-1]

@@ -1,9 +1,9 @@
-"""Programs of a GPU: the tasks of a plan captured into one CUDA graph over the memory of inputs and outputs.
+"""GPU programs: the tasks of a plan captured into one CUDA graph over the memory of inputs and outputs.
 
-Tasks that only the host has (host.py) come between graphs. Which memory a graph reads and writes is its binding
-(binding.py): the program's own for callers with memory of the host, else the caller's.
+Host tasks (host.py) run between graphs. A graph's binding (binding.py) is the memory that it reads and writes: the
+program's own for callers with host memory, else the caller's.
 
-Nothing of CUDA is touched before the first run, so that a machine without a GPU compiles and saves models for one.
+CUDA is not initialised before the first run, so that a machine without a GPU compiles and saves models for one.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _REPEATS = 5
 _TIMED_LAUNCHES = 10
 
 _Kernel = tuple[cuda.Module, str, int, int]  # code, symbol, blocks and threads
-_Operand = int | View  # an address, or what the binding tells the address of
+_Operand = int | View  # an address, or a view whose address depends on the binding
 _LibraryCall = cuda.Product | cuda.Convolution | cuda.Attention
 
 
 @dataclass
 class _Way:
-    """One way to run a task: a library call on the operands' addresses and, where it does not do all, a kernel."""
+    """One way to run a task: a library call on the operands' addresses, and a kernel for what it does not compute."""
 
     name: str  # of the implementation
     call: _LibraryCall
@@ -80,19 +80,19 @@ class _Call:
     task: Task
     ways: list[_Way]
     before: list[Callable[[], None]]  # copies of operands to aligned memory
-    after: list[Callable[[], None]]  # and of results from there
+    after: list[Callable[[], None]]  # copies of results from aligned memory
     chosen: tuple[int, int] = (0, 0)  # way and candidate
 
     def candidates(self) -> list[tuple[int, int]]:
-        """All ways with all their candidates, the best guess first."""
+        """All ways with all their candidates, best guess first."""
         return [(w, c) for w, way in enumerate(self.ways) for c in range(way.call.candidates)]
 
     def prepare(self, candidate: tuple[int, int]) -> int:
-        """The bytes of workspace that a candidate needs, -1 when the library cannot build it."""
+        """The workspace bytes that a candidate needs, -1 if the library cannot build it."""
         return self.ways[candidate[0]].call.prepare(candidate[1])
 
     def describe(self, candidate: tuple[int, int]) -> str:
-        """Implementation, engine and settings; the same text means the same as long as the library is the same."""
+        """Implementation, engine and settings; the text is stable for one version of the library."""
         way = self.ways[candidate[0]]
         return f"{way.name}{'+kernel' if way.after is not None else ''} {way.call.describe(candidate[1])}"
 
@@ -106,7 +106,7 @@ class _Call:
 
 @dataclass
 class _Place:
-    """A program on one GPU, where runs take turns."""
+    """A program on one GPU, where runs are serialised."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     loaded: _Loaded | None = None
@@ -122,7 +122,7 @@ class CudaProgram:
         self._places: dict[int, _Place] = {}
 
     def _place(self, device: int | None = None) -> _Place:
-        """The program on a GPU: the given one, else the one that this thread has selected, else its own."""
+        """The program on a GPU: the given one, else the one that this thread selected, else its own."""
         return self._places.setdefault(self._device(device), _Place())
 
     def _device(self, device: int | None = None) -> int:
@@ -131,7 +131,7 @@ class CudaProgram:
 
     @property
     def loaded(self) -> _Loaded:
-        """The program in the memory of the GPU; loaded by the first that asks."""
+        """The program in GPU memory; loaded on first use."""
         return self._loaded(None, None)
 
     def _loaded(self, device: int | None, binding: Binding | None) -> _Loaded:
@@ -151,14 +151,14 @@ class CudaProgram:
 
     @property
     def copies(self) -> Copies:
-        """What runs so far have copied between the GPU and the host, and from and to the program's own memory."""
+        """The copies of all runs so far, between the GPU and the host, and from and to the program's own memory."""
         loaded = self._place().loaded
         return Copies() if loaded is None else loaded.copies
 
     def run(self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Copy the inputs to the GPU, run, and copy the outputs back; runs of one program take turns.
+        """Copy the inputs to the GPU, run, and copy the outputs back; runs of one program are serialised.
 
-        Returns the shapes of outputs that only the run decides.
+        Returns the shapes of dynamically shaped outputs.
         """
         with self._place().lock:
             loaded = self.loaded
@@ -172,7 +172,7 @@ class CudaProgram:
     def run_pointers(
         self, inputs: Sequence[int], outputs: Sequence[int], guests: bool = False
     ) -> dict[int, tuple[int, ...]]:
-        """Run on addresses of the host's memory; there are no threads that `guests` could join."""
+        """Run on host addresses; there are no threads that `guests` could join."""
         feeds, results = (
             [_at(address, port.desc.nbytes) for address, port in zip(side, ports, strict=True)]
             for side, ports in ((inputs, self.plan.inputs), (outputs, self.plan.outputs))
@@ -180,7 +180,7 @@ class CudaProgram:
         return self.run(feeds, results)
 
     def stream(self, device: int) -> cuda.Stream:
-        """A stream of the program's own on a GPU, for callers that have none."""
+        """The program's own stream on a GPU, for callers that have none."""
         place = self._place(device)
         with place.lock:
             if place.stream is None:
@@ -190,10 +190,10 @@ class CudaProgram:
     def run_on_gpu(
         self, inputs: Sequence[int], outputs: Sequence[int], stream: cuda.Stream
     ) -> dict[int, tuple[int, ...]]:
-        """Run on addresses of the memory of the stream's GPU, as a part of what the stream has to do.
+        """Run on device addresses of the stream's GPU, enqueued on the stream.
 
-        Nothing waits for the run but what follows on the stream; with host tasks in it the caller does. An output
-        that takes an input's memory has its address. Returns the shapes of outputs that only the run decides.
+        Only later work on the stream waits for the run; with host tasks in it the caller waits. An output that takes an
+        input's memory has the input's address. Returns the shapes of dynamically shaped outputs.
         """
         with self._place(stream.device).lock:
             binding = Binding(tuple(inputs), tuple(outputs))
@@ -207,7 +207,7 @@ class CudaProgram:
                 raise _out_of_memory(self.plan, error) from error
 
     def tune(self, seconds: float = math.inf) -> None:
-        """Time every candidate of every library call and keep the fastest; calls after so many seconds stay."""
+        """Time every candidate of every library call and keep the fastest; stop after this many seconds."""
         with self._place().lock:
             self.loaded.bind_own()
             self.loaded.tune(seconds)
@@ -215,14 +215,14 @@ class CudaProgram:
     def profile(
         self, feeds: Sequence[np.ndarray], results: Sequence[np.ndarray], repeats: int = 10
     ) -> list[float]:
-        """Run, and the median seconds of each task in a graph of its own."""
+        """Run, and return the median seconds of each task, captured in a separate graph."""
         self.run(feeds, results)
         with self._place().lock:
             self.loaded.bind_own()
             return self.loaded.profile(repeats)
 
     def task_info(self) -> list[dict[str, Any]]:
-        """What profiles show of each task."""
+        """The properties of each task shown in profiles."""
         engines = {id(call.task): call.describe(call.chosen) for call in self.loaded.calls}
         return [
             {
@@ -235,7 +235,7 @@ class CudaProgram:
         ]
 
     def seconds(self, repeats: int = 50) -> float:
-        """The median time of a launch between two events, inputs and outputs in the GPU's memory."""
+        """The median time of a launch between two events, with inputs and outputs in GPU memory."""
         with self._place().lock:
             self.loaded.bind_own()
             return self.loaded.seconds(repeats)
@@ -250,19 +250,19 @@ class _Loaded:
         self.own_stream = self.stream = cuda.Stream(device)
         self.side = cuda.Stream(device)
         self.forked, self.joined = cuda.Event(device), cuda.Event(device)
-        self.done, self.last = cuda.Event(device), -1  # the end of the last run, and the stream it is on
+        self.done, self.last = cuda.Event(device), -1  # the end of the last run, and its stream
         self.arena = cuda.Memory(device, max(plan.arena_bytes, 1), f"the arena of {plan.name}")
         self.constants = [self._upload(array) for array in plan.constants]
         self.bindings = Bindings(plan, device)
         self.packed: dict[View, cuda.Memory] = {}
         self.own_modules: dict[str, cuda.Module] = {}
         self.kept: list[cuda.Memory] = []
-        self.moved: dict[int, dict[View, cuda.Memory]] = {}  # by task: operands that are not aligned
+        self.moved: dict[int, dict[View, cuda.Memory]] = {}  # by task: unaligned operands
         self.narrowed: dict[int, tuple[int, list[Callable[[], None]]]] = {}  # by task: a rounded bias
         self.tuning = Tuning(plan, device)
         self.modules = [self._module(image) for image in plan.kernels]
         self.calls: list[_Call] = []
-        self.wrong: list[str] = []  # candidates that tuning found to be wrong
+        self.wrong: list[str] = []  # candidates that tuning found to give wrong results
         self.copies = Copies()
         if plan.steps != 1:
             raise UnsupportedTask(f"{plan.name} runs in {plan.steps} parts of the batch")
@@ -277,23 +277,23 @@ class _Loaded:
         self.bindings.drop_scratch()
 
     def __del__(self) -> None:
-        if getattr(self, "last", -1) != -1:  # its memory goes back to the pool: nothing may use it any more
+        if getattr(self, "last", -1) != -1:  # its memory returns to the pool: nothing may still use it
             self.done.synchronize()
 
     # -- memory ------------------------------------------------------------------------------------------------
 
     def memory(self, nbytes: int, name: str) -> cuda.Memory:
-        """Memory of the GPU for as long as the program is there."""
+        """Allocate GPU memory for the lifetime of the program."""
         self.kept.append(cuda.Memory(self.device, nbytes, name))
         return self.kept[-1]
 
     def keep(self, array: np.ndarray) -> cuda.Memory:
-        """An array in the GPU's memory for as long as the program is there."""
+        """Copy an array to GPU memory for the lifetime of the program."""
         self.kept.append(self._upload(array))
         return self.kept[-1]
 
     def scalar(self, view: View) -> Any:
-        """The number in a view, read by the host."""
+        """Read the number in a view on the host."""
         array = np.empty(1, numpy_dtype(view.dtype))
         self._download(array, self.address(view))
         return array[0]
@@ -318,7 +318,7 @@ class _Loaded:
         return memory
 
     def address(self, view: View) -> int:
-        """Where a view begins."""
+        """The address of a view."""
         return self._base(view.buffer) + view.offset * numpy_dtype(view.dtype).itemsize
 
     def addresses(self, operands: Sequence[_Operand]) -> list[int]:
@@ -326,9 +326,9 @@ class _Loaded:
         return [self.address(o) if isinstance(o, View) else o for o in operands]
 
     def _aligned(self, view: View, task: Task) -> _Operand:
-        """A view; one that libraries cannot read vectors from is copied to where they can.
+        """A view; if it is not aligned for the libraries, it is copied to aligned memory.
 
-        Memory that is bound begins at such an address, so that this holds for all bindings.
+        Bound memory is aligned, so that this holds for all bindings.
         """
         if not self.address(view) % _ALIGNMENT:
             return view
@@ -340,7 +340,7 @@ class _Loaded:
         return moved[view].address
 
     def _copies(self, task: Task, views: Sequence[View], *, back: bool = False) -> list[Callable[[], None]]:
-        """The copies of a task's views to where they are aligned, or back from there."""
+        """The copies of a task's views to aligned memory, or back."""
 
         def copy(view: View, memory: cuda.Memory) -> None:
             pair = (self.address(view), memory.address) if back else (memory.address, self.address(view))
@@ -368,7 +368,7 @@ class _Loaded:
         *,
         aligned: bool = True,
     ) -> _Kernel:
-        """A kernel that is generated now."""
+        """Generate a kernel now."""
         import tbe
 
         target = "simulated" if cuda.is_simulated() else architecture_of(self.plan.report)
@@ -376,7 +376,7 @@ class _Loaded:
         return cuda.Module(self.device, kernel.object), kernel.symbol, kernel.total, kernel.grain
 
     def step(self, task: Task) -> Step:
-        """What puts a task on the stream."""
+        """The step that enqueues a task."""
         make = {
             "kernel": self._kernel,
             "copy": self._copy,
@@ -412,7 +412,7 @@ class _Loaded:
         return lambda: self.stream.launch(module, symbol, blocks, threads, self.addresses(operands))
 
     def _row_sums(self, task: Task) -> Callable[[], None]:
-        """Rows added up by index, the gradient of an embedding: chains of equal indices, then their sums."""
+        """Sum rows by index, the gradient of an embedding: chains of equal indices, then their sums."""
         import tbe
         from tbe.cuda.row_sums import build_row_sums, chains
 
@@ -461,7 +461,7 @@ class _Loaded:
         return lambda: self.stream.copy(self.address(target), self.address(source), source.nbytes)
 
     def joined_copies(self, tasks: Sequence[Task]) -> Callable[[], None]:
-        """Copies of one size, none of which reads what another writes, as one kernel."""
+        """One kernel for copies of one size, none of which reads what another writes."""
         import tbe
 
         nbytes = tasks[0].inputs[0].nbytes
@@ -472,7 +472,7 @@ class _Loaded:
         return self.launcher(self.built(sources, results, aligned=aligned), operands)
 
     def _gather(self, source: View, target: View) -> Callable[[], None]:
-        """A copy of a strided view: a kernel that reads from the beginning of its buffer."""
+        """Copy a strided view: a kernel that reads from the start of its buffer."""
         import tbe
 
         reach = sum((n - 1) * s for n, s in zip(source.shape, source.strides, strict=True))
@@ -488,7 +488,7 @@ class _Loaded:
         )
 
     def _call(self, task: Task, ways: Sequence[Callable[[], _Way]]) -> Callable[[], None]:
-        """A library call by the ways that the library does not refuse."""
+        """A library call in the ways that the library does not refuse."""
         found, refused = [], []
         for way in ways:
             try:
@@ -509,7 +509,7 @@ class _Loaded:
         return bias, residual, self._aligned(task.outputs[0], task)
 
     def _bias(self, task: Task) -> _Operand:
-        """The bias in the element type of the operands, rounded to it: a constant now, others before each call."""
+        """The bias rounded to the element type of the operands: a constant now, others before each call."""
         view, dtype = task.inputs[2], task.inputs[0].dtype
         if view.dtype == dtype:
             return self._aligned(view, task)
@@ -536,7 +536,7 @@ class _Loaded:
         return self._call(task, self._in_order(task, op, ways))
 
     def _product_by_windows(self, task: Task, op: Operation) -> _Way:
-        """A product with constant weights as a convolution by windows of one element, each row an image."""
+        """A product with constant weights as a 1x1 convolution in which each row is an image."""
         x, w, y = op.inputs[0], op.inputs[1], op.outputs[0]
         if self.plan.buffers[w.buffer].kind != "constant":
             raise UnsupportedTask("weights that the step computes are not turned for a convolution")
@@ -556,7 +556,7 @@ class _Loaded:
         return _Way("cudnn", call, (self._aligned(x, task), self.packed[w].address, *self._operands(task)))
 
     def _product_way(self, task: Task, op: Operation) -> _Way:
-        """A product of cuBLASLt; a kernel in place after it where the library lacks the activation."""
+        """A product of cuBLASLt; a kernel in place after it if the library lacks the activation."""
         a, b, y = op.inputs[0], op.inputs[1], op.outputs[0]
         leading = y.shape[:-2]
         first, second, result = (self._matrix(v, leading) for v in (a, b, y))
@@ -607,13 +607,13 @@ class _Loaded:
         elif _activation(op) not in ("", "relu") or (
             "add" in op.post_ops and op.inputs[0].dtype == "float32"
         ):
-            ways["cudnn"].reverse()  # only slow engines have such epilogues
+            ways["cudnn"].reverse()  # only slow engines support such epilogues
         return self._call(task, self._in_order(task, op, ways))
 
     def _in_order(
         self, task: Task, op: Operation, ways: dict[str, list[Callable[[], _Way]]]
     ) -> list[Callable[[], _Way]]:
-        """The ways of all libraries that take a task, those of the compiler's choice first."""
+        """The ways of all libraries that accept a task, the compiler's choice first."""
         target = named(architecture_of(self.plan.report))
         names = [c.name for c in candidates_for(task.kind, target) if not c.refuse(op, target)]
         names.sort(key=lambda name: name != task.attrs["implementation"])
@@ -656,7 +656,7 @@ class _Loaded:
         return _Way("cudnn", call, (self._aligned(x, task), result, 0, 0, self._aligned(y, task)))
 
     def _narrow_weight_gradient(self, task: Task) -> _Way:
-        """Sums rounded to the operands' type by the library, which a kernel then writes as float32."""
+        """The library rounds the sums to the operands' type; a kernel then writes them as float32."""
         import tbe
 
         x, w = task.inputs[0], task.outputs[0]
@@ -669,7 +669,7 @@ class _Loaded:
         return way
 
     def _matrix_way(self, task: Task, op: Operation, *views: View) -> _Way:
-        """A gradient as a product of matrices: the given operands and result under other shapes."""
+        """A gradient as a product of matrices: the same operands and result, reshaped."""
         sides = [self._matrix(v, ()) for v in (*op.inputs, *op.outputs)]
         call = _libraries().Product(
             self.device,
@@ -688,7 +688,7 @@ class _Loaded:
     def _dnn(
         self, direction: str, attrs: Mapping[str, Any], x: View, w: View, y: View, *epilogue: bool | str
     ) -> cuda.Convolution:
-        """A convolution of cuDNN in one direction; the result has its own type, the operands share one."""
+        """A convolution of cuDNN in one direction; the operands share one type, the result has its own."""
         result = {"forward": y, "data": x, "weights": w}[direction]
         operand = x if direction == "weights" else w
         call: cuda.Convolution = _libraries().Convolution(
@@ -723,7 +723,7 @@ class _Loaded:
         return _Way("cudnn", call, (self._aligned(x, task), weight, *self._operands(task)))
 
     def _convolution_and_kernel(self, task: Task, op: Operation) -> _Way:
-        """The convolution without its epilogue, which a generated kernel does in place."""
+        """The convolution without its epilogue, which a generated kernel applies in place."""
         way = self._convolution_way(task, op, plain=True)
         y = task.outputs[0]
         order = (0, *range(2, len(y.shape)), 1) if y.strides[1] == 1 else tuple(range(len(y.shape)))
@@ -775,7 +775,7 @@ class _Loaded:
         )
         return _Way("cudnn", call, (*operands, self._aligned(sums, task) if wanted else 0))
 
-    # -- kernels of our own ------------------------------------------------------------------------------------
+    # -- our own kernels ---------------------------------------------------------------------------------------
 
     def _stem(self, task: Task) -> Callable[[], None]:
         weights, bias = (self._constant(v) for v in task.inputs[1:])
@@ -789,13 +789,13 @@ class _Loaded:
         return self._own(task, launch, task.inputs[:2], packed)
 
     def _attention_gradient(self, task: Task) -> Callable[[], None]:
-        """From the gradient of the result, queries, keys and values; the weights are computed again."""
+        """From the gradient of the result, queries, keys and values; the weights are recomputed."""
         return self._own(task, own.attention_gradient_launch(Operation.of(task)), task.inputs[:4], ())
 
     def _own(
         self, task: Task, how: own.Launch, inputs: Sequence[View], weights: Sequence[np.ndarray]
     ) -> Callable[[], None]:
-        """A launch on the addresses of inputs, packed weights and outputs, then on numbers."""
+        """A launch with the addresses of inputs, packed weights and outputs, followed by numbers."""
         if how.file not in self.own_modules:
             self.own_modules[how.file] = cuda.Module(self.device, own.code(how.file))
         module, memory = self.own_modules[how.file], [self.keep(array) for array in weights]
@@ -817,14 +817,14 @@ class _Loaded:
         return np.lib.stride_tricks.as_strided(flat, view.shape, [s * flat.itemsize for s in view.strides])
 
     def _is_read(self, view: View) -> bool:
-        """Whether any task, or the caller, reads what is in a view's buffer; gradients of attention do not."""
+        """True if any task, or the caller, reads a view's buffer; gradients of attention do not."""
         if self.plan.buffers[view.buffer].kind != "arena":
             return True
         tasks = (task for task in self.plan.tasks if task.kind != "attention_grad")
         return any(v.buffer == view.buffer for task in tasks for v in task.inputs)
 
     def _channels_last_weights(self, w: View, task: Task) -> tuple[_Operand, tuple[int, ...]]:
-        """Constant weights in the order O, kernel, I, which tensor cores read; others as they are."""
+        """Constant weights in the order O, kernel, I, which tensor cores read; others unchanged."""
         buffer = self.plan.buffers[w.buffer]
         if buffer.kind != "constant":
             return self._aligned(w, task), w.strides
@@ -837,7 +837,7 @@ class _Loaded:
     # -- candidates --------------------------------------------------------------------------------------------
 
     def _settle(self, call: _Call) -> None:
-        """Take the candidate that was the fastest when it was last timed, else the first that can be built."""
+        """Select the candidate that was fastest when last timed, else the first that can be built."""
         known = self.tuning.choice(call.task)
         order = sorted(call.candidates(), key=lambda c: known is None or call.describe(c) != known)
         for candidate in order:
@@ -851,9 +851,9 @@ class _Loaded:
         return cuda.Memory(self.device, max(most, 1), f"the workspace of {self.plan.name}")
 
     def tune(self, seconds: float) -> None:
-        """Time the candidates of every call and keep the fastest that is right; equal calls are timed once.
+        """Time the candidates of every call and keep the fastest correct one; equal calls are timed once.
 
-        Those of the largest calls come first; calls that so many seconds do not suffice for stay as they are.
+        The largest calls come first; calls beyond the time limit keep their candidates.
         """
         until = time.monotonic() + seconds
         known: dict[str, tuple[int, int]] = {}
@@ -875,7 +875,7 @@ class _Loaded:
         self.bind_own()
 
     def _fastest(self, call: _Call) -> tuple[int, int]:
-        """The fastest candidate with the results of the first, on random operands."""
+        """The fastest candidate whose results match the first one's, on random operands."""
         trial = Trial(self, call.task)
         call.enqueue(self)
         trial.keep()
@@ -920,7 +920,7 @@ class _Loaded:
 
     @contextlib.contextmanager
     def on(self, stream: cuda.Stream) -> Iterator[None]:
-        """Run on a stream, behind the run before: both use the same arena."""
+        """Run on a stream, after the previous run: both use the same arena."""
         if self.last not in (-1, stream.handle):
             stream.wait(self.done)
         self.stream = stream
@@ -931,11 +931,11 @@ class _Loaded:
             self.last, self.stream = stream.handle, self.own_stream
 
     def bind_own(self) -> None:
-        """Have inputs and outputs in memory of the program's own."""
+        """Bind inputs and outputs to the program's own memory."""
         self._bind(self.bindings.own())
 
     def _bind(self, binding: Binding) -> None:
-        """Use the graphs that read and write a binding's memory; capture them where there are none."""
+        """Use the graphs of a binding; capture them if there are none."""
         self.binding = binding
         if binding in self.bindings:
             return
@@ -950,10 +950,10 @@ class _Loaded:
                 steps.graphs.pop(dropped, None)
 
     def run_bound(self, given: Binding) -> dict[int, tuple[int, ...]]:
-        """Run on the caller's memory; what cannot be bound is copied from and to memory of the program's own."""
+        """Run on the caller's memory; what cannot be bound is copied from and to the program's own memory."""
         inputs = list(given.inputs)
         for output, source in self.plan.donated:
-            if inputs[source] != given.outputs[output]:  # the caller's input stays as it is
+            if inputs[source] != given.outputs[output]:  # the caller's input must not change
                 self._staged(given.outputs[output], inputs[source], self.plan.inputs[source].desc.nbytes)
                 inputs[source] = given.outputs[output]
         binding = self.bindings.choose(Binding(tuple(inputs), given.outputs))
@@ -974,24 +974,24 @@ class _Loaded:
             self.copies.on_gpu_bytes += nbytes
 
     def feed(self, feeds: Sequence[np.ndarray]) -> None:
-        """Copy inputs of the host to the memory that is bound."""
+        """Copy host inputs to the bound memory."""
         for address, array in zip(self.binding.inputs, feeds, strict=True):
             self._upload_to(address, array)
             self.copies.fed_bytes += array.nbytes
 
     def fetch(self, results: Sequence[np.ndarray]) -> None:
-        """Copy outputs from the memory that is bound to the host."""
+        """Copy outputs from the bound memory to the host."""
         for address, array in zip(self.binding.outputs, results, strict=True):
             self._download(array, address)
             self.copies.fetched_bytes += array.nbytes
 
     @property
     def nodes(self) -> int:
-        """Nodes of all graphs."""
+        """The number of nodes in all graphs."""
         return sum(next(iter(part.graphs.values())).nodes for part in steps_in(self.parts) if part.graphs)
 
     def launch(self, feeds: Sequence[np.ndarray] | None = None) -> dict[int, tuple[int, ...]]:
-        """Put a run on the stream; with host parts, wait for what they need. They read the feeds where they can."""
+        """Enqueue a run; with host parts, wait for what they need. They read the feeds directly where possible."""
         shapes: dict[int, tuple[int, ...]] = {}
         for part in self.parts:
             shapes |= part.launch(self, feeds)
@@ -1006,7 +1006,7 @@ class _Loaded:
         self._upload_to(self._base(number), array)
 
     def _base(self, number: int) -> int:
-        """Where a buffer of the plan is in the current binding."""
+        """The address of a buffer of the plan in the current binding."""
         buffer = self.plan.buffers[number]
         if buffer.kind == "arena":
             return self.arena.address + buffer.offset
@@ -1018,9 +1018,9 @@ class _Loaded:
         return float(np.median(self._times(self.launch, repeats + 10)[10:])) / 1e3
 
     def profile(self, repeats: int) -> list[float]:
-        """The seconds of each task, alone in a graph; those of a host part are shared by its tasks.
+        """The seconds of each task in a separate graph; the time of a host part is divided among its tasks.
 
-        What is inside branches and loops of the host counts as often as it runs once; a loop in a graph as a whole.
+        The contents of host branches and loops count once; a loop inside a graph counts as a whole.
         """
         found: dict[int, float] = {}
         if any(isinstance(part, HostPart) for part in self.parts):
@@ -1033,7 +1033,7 @@ class _Loaded:
         return [found.get(id(task), 0.0) for task in self.plan.tasks]
 
     def _part_times(self) -> list[float]:
-        """The milliseconds of each part of a run: host parts read what the parts before have written."""
+        """The milliseconds of each part of a run: host parts read what earlier parts wrote."""
         return [self._times(functools.partial(part.launch, self, None), 1)[0] for part in self.parts]
 
     def _step_seconds(self, step: Step, repeats: int) -> float:
@@ -1047,7 +1047,7 @@ class _Loaded:
 
 
 def _check_architecture(plan: Plan, device: int) -> None:
-    """Refuse a GPU that is older than the one the plan is for."""
+    """Reject a GPU that is older than the plan's target."""
     wanted, found = architecture_of(plan.report), str(cuda.describe(device)["architecture"])
     if int(wanted.removeprefix("sm_")) > int(found.removeprefix("sm_")):
         raise GeError(
@@ -1067,12 +1067,12 @@ def _activation(op: Operation) -> str:
 
 
 def _widens(task: Task) -> bool:
-    """Whether the result of a task has a wider type than its operands."""
+    """True if the result of a task has a wider type than its operands."""
     return task.outputs[0].dtype != task.inputs[0].dtype
 
 
 def _steps(view: View) -> tuple[int, ...]:
-    """The strides of images or weights; axes of one element get those of dense channels-last memory where that fits.
+    """The strides of images or weights; axes of one element get dense channels-last strides if these fit.
 
     >>> _steps(View(0, "float16", (8, 4, 1, 1), (4, 1, 1, 1)))
     (4, 1, 4, 4)
@@ -1094,7 +1094,7 @@ def _four(view: View) -> View:
 
 
 def _libraries() -> Any:
-    """The classes of library calls; beside the simulated driver these are simulated too."""
+    """The classes of library calls; simulated with the simulated driver."""
     if not cuda.is_simulated():
         return cuda
     from ge.model.cuda import simulated  # needs the code generator
@@ -1106,7 +1106,7 @@ _BEFORE = {"cublasLt": (), "cudnn": ("nvrtc", "cublasLt", "cublas")}  # librarie
 
 
 def _library(name: str) -> str:
-    """The path of one of NVIDIA's libraries; those it needs are in the process."""
+    """The path of one of NVIDIA's libraries; loads its dependencies first."""
     if cuda.is_simulated():
         return ""
     for needed in _BEFORE[name]:
@@ -1119,7 +1119,7 @@ def _library(name: str) -> str:
 
 
 def _at(address: int, nbytes: int) -> np.ndarray:
-    """Bytes of the host's memory."""
+    """A view of host memory as bytes."""
     return (
         np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
         if nbytes

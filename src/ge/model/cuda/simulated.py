@@ -1,7 +1,7 @@
-"""NVIDIA's libraries beside the simulated driver: the same calls on the same addresses, as kernels that the host runs.
+"""NVIDIA's libraries for the simulated driver: the same calls on the same addresses, as kernels that the host runs.
 
-They read what they are told of an operand and nothing else, so that a plan which means more than a call says gives
-another result, as it would on a GPU.
+They read only what the call declares of an operand, so that a plan that relies on more than the call declares gives a
+different result, as it would on a GPU.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from npu_runtime import UnsupportedTask, cuda
 
 __all__ = ["Attention", "Convolution", "Product"]
 
-_Matrix = Sequence[int]  # rows, columns, their strides, and the distance of the matrices
+_Matrix = Sequence[int]  # rows, columns, their strides, and the matrix stride
 
 
 class _Operand:
-    """A strided operand: the placeholder of the memory that it reaches, and its numbers in float32."""
+    """A strided operand: the placeholder of the memory that it spans, and its values in float32."""
 
     def __init__(self, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> None:
         reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
@@ -36,7 +36,7 @@ class _Operand:
 
 
 class _Kernel:
-    """A generated kernel whose result is written to strided memory, row by row where rows have gaps between them."""
+    """A generated kernel whose result is written to strided memory, row by row if rows have gaps between them."""
 
     def __init__(
         self, device: int, operands: Sequence[_Operand], value: tbe.Tensor, strides: Sequence[int], dtype: str
@@ -65,7 +65,7 @@ class _Kernel:
 
 
 class _Call:
-    """What the program asks of any library call."""
+    """The interface of all library calls."""
 
     candidates = 1
 
@@ -77,7 +77,7 @@ class _Call:
 
 
 class _Sum(_Call):
-    """act(sum of products + bias + residual): what products and convolutions share."""
+    """act(sum of products + bias + residual): common to products and convolutions."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Sum(_Call):
 
 
 class Product(_Sum):
-    """As `npu_runtime.cuda.Product`."""
+    """Mirrors `npu_runtime.cuda.Product`."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Product(_Sum):
 
 
 class Convolution(_Sum):
-    """As `npu_runtime.cuda.Convolution`."""
+    """Mirrors `npu_runtime.cuda.Convolution`."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Convolution(_Sum):
         y: int,
         workspace: int,
     ) -> None:
-        """Addresses of images, weights and result; the gradient of one is written where that one is named."""
+        """Addresses of images, weights and result; a gradient is written to the address of its tensor."""
         order = {"forward": (a, b, y), "data": (b, y, a), "weights": (a, y, b)}[self._direction]
         super().enqueue(stream, candidate, order[0], order[1], bias, residual, order[2], workspace)
 
@@ -248,7 +248,7 @@ _CONVOLUTIONS = {"forward": _forward, "data": _data, "weights": _weights}
 
 
 class Attention(_Call):
-    """As `npu_runtime.cuda.Attention`: scores, their softmax and its product with the values, one after the other."""
+    """Mirrors `npu_runtime.cuda.Attention`: scores, their softmax and its product with the values, in sequence."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Two streams for the tasks of a graph: kernels off the critical path run beside the others.
+"""Schedules the tasks of a graph on two streams: kernels off the critical path run concurrently with the others.
 
-Weight updates, sums that only they read, and casts of weights have no dependences and no dependents. On a stream
-of their own they fill multiprocessors that the main chain of products leaves idle, and their launches take no time of
-it. What must follow what is found from the bytes that tasks read and write.
+Weight updates, sums that only they read, and casts of weights are off the critical path. On a side stream they fill
+multiprocessors that the main chain of products leaves idle, and their launches do not delay it. Dependences are derived
+from the bytes that tasks read and write.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ge.plan import Plan, Task, View
 
 __all__ = ["Move", "Regions", "schedule"]
 
-SIDE_BYTES = 64 << 20  # that a task of the side stream reads and writes
-_BATCH = 12  # tasks that the side stream takes at a time: each time costs the main stream an event
+SIDE_BYTES = 64 << 20  # read and written by a task of the side stream
+_BATCH = 12  # tasks per batch of the side stream: each batch costs the main stream an event
 _PATIENCE = 6  # tasks of the main stream that the first of a batch waits for
-_AHEAD = 24  # tasks by which a cast of weights runs ahead of its place
+_AHEAD = 24  # tasks by which a cast of weights is moved ahead
 _ALONE = frozenset({"kernel", "copy", "reorder"})  # kinds that need no workspace
 
 
 class Move(Enum):
-    """What the streams do besides running tasks."""
+    """Synchronisation between the streams."""
 
     FORK = "the side stream waits for the main stream"
     JOIN = "the main stream waits for the side stream"
@@ -32,7 +32,7 @@ class Move(Enum):
 
 @dataclass
 class Regions:
-    """Memory: bytes of the arena, and the caller's inputs and outputs as a whole."""
+    """Memory regions: bytes of the arena, and the caller's inputs and outputs as a whole."""
 
     ports: set[tuple[str, int]] = field(default_factory=set)
     spans: list[tuple[int, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Regions:
         return found
 
     def touches(self, other: Regions) -> bool:
-        """Whether some byte is in both."""
+        """True if two regions overlap."""
         if not self.ports.isdisjoint(other.ports):
             return True
         return any(a < d and c < b for a, b in self.spans for c, d in other.spans)
@@ -71,7 +71,7 @@ def _reach(view: View) -> int:
 
 @dataclass
 class _Access:
-    """What a task, or several, read and write."""
+    """The memory that one or several tasks read and write."""
 
     reads: Regions = field(default_factory=Regions)
     writes: Regions = field(default_factory=Regions)
@@ -82,7 +82,7 @@ class _Access:
         return cls(Regions.of(plan, inputs), Regions.of(plan, (v for t in tasks for v in t.outputs)))
 
     def conflicts(self, other: _Access) -> bool:
-        """Whether the order of the two matters."""
+        """True if the order of the two matters."""
         return (
             self.writes.touches(other.writes)
             or self.writes.touches(other.reads)
@@ -95,12 +95,12 @@ class _Access:
 
 
 def schedule(plan: Plan, groups: Sequence[Sequence[Task]]) -> list[tuple[int, bool] | Move]:
-    """The order of launches: (number of a group of tasks, whether on the side stream), forks and joins.
+    """The launch order: (number of a group of tasks, whether on the side stream), forks and joins.
 
-    1. A kernel of few bytes whose results only such kernels, or nobody, read is on the side stream.
-    2. So is one that reads only inputs and constants; it runs ahead of its place.
-    3. What the order of two tasks on different streams matters to, a fork or a join stands between them.
-    4. A loop, whose body is not among the tasks, is on the main stream with nothing beside it.
+    1. A kernel of few bytes whose results only such kernels, or none, read runs on the side stream.
+    2. So does one that reads only inputs and constants; it is moved ahead.
+    3. A fork or a join separates two tasks on different streams whose order matters.
+    4. A loop, whose body is not among the tasks, runs on the main stream with nothing beside it.
     """
     access = [_Access.of(plan, tasks) for tasks in groups]
     side = _off_the_path(groups)
@@ -160,7 +160,7 @@ def _fits(tasks: Sequence[Task]) -> bool:
 
 
 def _off_the_path(groups: Sequence[Sequence[Task]]) -> set[int]:
-    """Rule 1: groups whose results no group of the main stream reads later."""
+    """Rule 1: groups whose results no later group of the main stream reads."""
     read_on_main: set[int] = set()  # buffers
     found: set[int] = set()
     for number in range(len(groups) - 1, -1, -1):
@@ -173,7 +173,7 @@ def _off_the_path(groups: Sequence[Sequence[Task]]) -> set[int]:
 
 
 def _early_place(access: Sequence[_Access], number: int) -> int | None:
-    """Rule 2: before which group a group of the main stream may run as well, where that is early enough."""
+    """Rule 2: the earliest group before which a group of the main stream may run, if that is early enough."""
     reads = access[number].reads
     if reads.spans or any(kind != "input" for kind, _ in reads.ports):
         return None

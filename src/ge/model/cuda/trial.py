@@ -1,4 +1,4 @@
-"""Trials: whether candidates of a library call give the same results on random operands."""
+"""Trials: check that the candidates of a library call give the same results on random operands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["Trial"]
 
 _BLOCK = 1 << 20
-_NAN_BYTE = 0xFF  # repeated, no number of any float type
-# The largest difference relative to the largest result; sums of float32 in other orders, and roundings of the result.
+_NAN_BYTE = 0xFF  # repeated, it is NaN in every float type
+# The largest difference relative to the largest result: float32 sums in other orders, and rounding of the result.
 _TOLERANCES = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 class Trial:
-    """One task with random operands: `keep` takes its result as the right one, `agrees` compares another with it."""
+    """One task on random operands: `keep` records the reference result, `agrees` compares another with it."""
 
     def __init__(self, program: _Loaded, task: Task) -> None:
         self.program = program
@@ -39,21 +39,21 @@ class Trial:
         self._compare = self._comparison()
 
     def keep(self) -> None:
-        """Take the result as it is now as the right one."""
+        """Record the current result as the reference."""
         self.program.stream.copy(self.right.address, self.program.address(self.result), self.bytes)
 
     def poison(self) -> None:
-        """Fill the result with NaN, so that what a candidate does not write shows."""
+        """Fill the result with NaN, so that elements which a candidate does not write are detected."""
         if _is_dense(self.result):
             self.program.stream.fill(self.program.address(self.result), _NAN_BYTE, self.bytes)
 
     def agrees(self) -> bool:
-        """Whether the result is as near to the right one as other roundings allow."""
+        """True if the result differs from the reference only by rounding."""
         self._compare()
         numbers = np.empty(2, np.float32)
         self.found.download(self.program.stream, numbers.view(np.uint8))
         difference, largest = (float(n) for n in numbers)
-        return difference <= _TOLERANCES[self.result.dtype] * max(largest, 1e-30)  # not for NaN
+        return difference <= _TOLERANCES[self.result.dtype] * max(largest, 1e-30)  # false for NaN
 
     def _randomise(self, view: View) -> None:
         block = np.random.default_rng(0).standard_normal(_BLOCK, np.float32)
@@ -68,7 +68,7 @@ class Trial:
         self.program.stream.synchronize()
 
     def _comparison(self) -> Callable[[], None]:
-        """A kernel for the largest difference and the largest result; the places between rows of a view count too."""
+        """A kernel for the largest difference and the largest result; gaps between the rows of a view count too."""
         sizes = _factors(_reach(self.result))
         found, right = (tbe.placeholder(sizes, self.result.dtype) for _ in range(2))
         wide = [tbe.cast(t, "float32") for t in (found, right)]
@@ -101,7 +101,7 @@ def _reach(view: View) -> int:
 
 
 def _is_dense(view: View) -> bool:
-    """Whether a view fills its memory, whatever the order of its axes.
+    """True if a view fills its memory, in any axis order.
 
     >>> _is_dense(View(0, "float32", (2, 3, 4), (12, 1, 3)))
     True

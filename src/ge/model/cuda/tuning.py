@@ -1,7 +1,7 @@
-"""Choices of library candidates found by measurement, kept in the plan and between processes.
+"""Measured choices of library candidates, stored in the plan and cached between processes.
 
-A choice is the text by which a library describes an engine and its settings. It holds for the same task on the same
-kind of GPU with the same versions of the libraries.
+A choice is the library's description of an engine and its settings. It is valid for the same task on the same kind of
+GPU with the same library versions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VERSIONS = {"cudnn": "cudnnGetVersion", "cublasLt": "cublasLtGetVersion"}
 
 
 def task_key(task: Task) -> str:
-    """A name for all tasks that do the same work on operands laid out the same way.
+    """A key for all tasks that do the same work on operands of the same layout.
 
     >>> from ge.ir.types import TensorDesc
     >>> from ge.plan import View
@@ -39,24 +39,24 @@ def task_key(task: Task) -> str:
 
 
 def tuning_file() -> Path:
-    """Where choices are kept between processes."""
+    """The file of choices cached between processes."""
     return environment.cache_folder() / "cuda-tuning.json"
 
 
 @functools.cache
 def _identity(device: int) -> str:
-    """The GPU and the libraries that choices hold for."""
+    """The GPU and the libraries that choices are valid for."""
     versions = []
     for name, function in _VERSIONS.items():
         try:
             versions.append(f"{name} {getattr(ctypes.CDLL(cuda.library_path(name)), function)()}")
-        except (OSError, AttributeError):  # the library is not here, and nothing of it can be chosen
+        except (OSError, AttributeError):  # the library is missing, and nothing of it can be chosen
             continue
     return ", ".join([cuda.describe(device)["name"], *versions])
 
 
 class Tuning:
-    """The choices for a plan on a GPU: those in the plan itself, else those of the cache folder."""
+    """The choices for a plan on a GPU: from the plan itself, else from the cache folder."""
 
     def __init__(self, plan: Plan, device: int) -> None:
         self.identity = _identity(device)
@@ -64,7 +64,7 @@ class Tuning:
         self._kept = _read(tuning_file())
 
     def choice(self, task: Task) -> str | None:
-        """The candidate to take for a task, as `keep` was given it."""
+        """The chosen candidate of a task, as passed to `keep`."""
         key = task_key(task)
         for table in (self._sealed, self._kept):
             found = table.get(self.identity, {}).get(key)
@@ -73,17 +73,17 @@ class Tuning:
         return None
 
     def keep(self, task: Task, text: str) -> None:
-        """Remember the fastest candidate of a task."""
+        """Record the fastest candidate of a task."""
         for table in (self._sealed, self._kept):
             table.setdefault(self.identity, {})[task_key(task)] = text
 
     def save(self) -> None:
-        """Write what is kept to the cache folder, beside what others have written there meanwhile."""
+        """Write the choices to the cache folder, merged with those of other processes."""
         path = tuning_file()
         merged = _read(path)
         for identity, table in self._kept.items():
             merged.setdefault(identity, {}).update(table)
-        with contextlib.suppress(OSError):  # a folder that cannot be written keeps nothing
+        with contextlib.suppress(OSError):  # an unwritable folder caches nothing
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
             draft.write_text(json.dumps(merged))
