@@ -61,6 +61,6 @@ def _operators() -> str:
 
 
 def process_identity() -> tuple[object, ...]:
-    """What may change within a process and decides a compile with the environment's options; cheap to find."""
+    """The process state that affects a compile with the environment's options and may change; cheap to compute."""
     device = environment.text("NPU_DEVICE")
     return (raw_environment(), device, _operators(), npu_runtime.num_threads())

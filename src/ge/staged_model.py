@@ -141,7 +141,7 @@ class _Stage:
         return cut.rest
 
     def _made(self, values: Mapping[str, Any]) -> tuple[Key, Cut]:
-        """A new cut, under a key that has all values which are constants of it: no other thread finds it by less."""
+        """A new cut, under a key with all its constant values, so that no other thread finds it under a shorter key."""
         cut = self.rest.cut(values)
         with self._cuts.lock:
             self._deciding = tuple(sorted({*self._deciding, *cut.deciding}))

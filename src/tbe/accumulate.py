@@ -1,4 +1,4 @@
-"""Accumulators: what reductions and scans carry, and how elements and accumulators are combined."""
+"""Accumulators: the values that reductions and scans carry, and how elements and accumulators are combined."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def accumulate(b: Builder, op: str, total: Value, x: Value, dtype: str) -> Value
 
 
 def combine(b: Builder, r: Reduction, total: Sequence[Value], x: Sequence[Value]) -> list[Value]:
-    """Accumulators with one more element (or other accumulators) added."""
+    """Accumulate one more element (or other accumulators)."""
     if len(total) == 1:
         return [accumulate(b, r.op, total[0], x[0], r.dtype)]
     best, best_at = total
@@ -95,7 +95,7 @@ def tree(b: Builder, r: Reduction, rows: list[list[Value]]) -> list[Value]:
 
 
 def horizontal(b: Builder, r: Reduction, parts: list[Value]) -> list[Value]:
-    """All lanes combined into one."""
+    """Combine all lanes into one."""
     while parts[0].lanes > 1:
         half = parts[0].lanes // 2
         low = [b.shuffle(p, None, range(half)) for p in parts]
@@ -105,7 +105,7 @@ def horizontal(b: Builder, r: Reduction, parts: list[Value]) -> list[Value]:
 
 
 def result(b: Builder, r: Reduction, parts: Sequence[Value]) -> Value:
-    """The value of a finished reduction as its node has it."""
+    """The value of a finished reduction, as defined by its node."""
     if len(parts) == 1:
         return convert.rounded(b, parts[0], r.dtype) if r.op in ("sum", "prod") else parts[0]
     return parts[1] if parts[1].elem == "i64" else b.convert("sext", parts[1], "i64")

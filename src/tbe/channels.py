@@ -1,6 +1,6 @@
-"""Elementwise work over a short last dimension, such as colours: several positions of it become one long row.
+"""Elementwise work over a short last dimension, such as colours: merges several positions of it into one long row.
 
-A tensor (positions, 3) beside a vector of 3 is the same memory as (positions / 16, 48) beside that vector repeated 16
+A tensor (positions, 3) with a vector of 3 is the same memory as (positions / 16, 48) with that vector repeated 16
 times, which fills whole vectors.
 """
 
@@ -15,7 +15,7 @@ from tbe.substitute import inputs_first
 
 __all__ = ["long_rows"]
 
-REPEAT = 16  # positions that become one row
+REPEAT = 16  # positions merged into one row
 SHORT = range(2, 16)  # lengths of a last dimension that is too short for vectors
 _ELEMENTWISE = (e.Unary, e.Binary, e.Select, e.Cast, e.Broadcast)
 
@@ -23,7 +23,7 @@ _ELEMENTWISE = (e.Unary, e.Binary, e.Select, e.Cast, e.Broadcast)
 def long_rows(
     inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]
 ) -> tuple[list[e.Tensor], list[e.Tensor]] | None:
-    """The same computation on the same memory with long rows; None where that does not apply.
+    """The same computation on the same memory with long rows; None if that does not apply.
 
     >>> import tbe
     >>> x, c = tbe.placeholder((8, 8, 3), "uint8"), tbe.placeholder((3,), "float32")
@@ -56,7 +56,7 @@ def long_rows(
 
 
 def _fits(t: e.Tensor, shape: e.Shape) -> bool:
-    """Whether a tensor has the whole shape, one value a channel, or one value."""
+    """True if a tensor has the full shape, one value per channel, or one value."""
     kind = isinstance(t, (e.Placeholder, e.Constant, *_ELEMENTWISE))
     by_channel = t.size == shape[-1] and t.shape[-1:] == shape[-1:]
     return kind and (t.shape == shape or by_channel or t.size == 1)

@@ -1,7 +1,7 @@
 """Conversions between element types: in registers, and between registers and memory.
 
-In registers float16 and bfloat16 numbers are float32 numbers that happen to be representable, and a bool is one
-bit. In memory they have their own sizes; a bool is one byte.
+In registers, float16 and bfloat16 numbers are float32 numbers that are exactly representable in 16 bits, and a bool is
+one bit. In memory they have their own sizes; a bool is one byte.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def memory_type(b: Builder, dtype: str) -> str:
 
 
 def from_memory(b: Builder, x: Value, dtype: str) -> Value:
-    """A loaded value as it is kept in registers."""
+    """Convert a loaded value to its register form."""
     if dtype == "bool":
         return b.icmp("ne", x, b.like(x, 0))
     if dtype == "bfloat16":
@@ -39,7 +39,7 @@ def from_memory(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def to_memory(b: Builder, x: Value, dtype: str) -> Value:
-    """A register value as it is stored; 16-bit floats must be representable already."""
+    """Convert a register value to its stored form; 16-bit floats must already be representable."""
     if dtype == "bool":
         return b.convert("zext", x, "i8")
     if dtype == "bfloat16":
@@ -51,7 +51,7 @@ def to_memory(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def rounded(b: Builder, x: Value, dtype: str) -> Value:
-    """A float32 value rounded to float16 or bfloat16, still as float32; other types as they are."""
+    """Round a float32 value to float16 or bfloat16, kept as float32; other types are unchanged."""
     if dtype == "bfloat16":
         return _round_bfloat(b, x)
     if dtype != "float16":
@@ -75,7 +75,7 @@ def _round_bfloat(b: Builder, x: Value) -> Value:
 
 
 def _round_half(b: Builder, x: Value) -> Value:
-    """Rounding to float16 without the instruction: on the bits, or by a sum where the result is subnormal."""
+    """Round to float16 without the instruction: on the bits, or by an addition if the result is subnormal."""
 
     def number(value: int) -> Value:
         return b.const("i32", x.lanes, value)
@@ -162,7 +162,7 @@ def _float_to_float(b: Builder, x: Value, source: str, target: str) -> Value:
 
 
 def _narrow_to_odd(b: Builder, x: Value) -> Value:
-    """float64 to float32 such that a second rounding gives what one rounding would."""
+    """Convert float64 to float32 by rounding to odd, so that a second rounding gives the correctly rounded result."""
     near = b.convert("fptrunc", x, "float")
     back = b.convert("fpext", near, "double")
     bits = b.bitcast(near, "i32")
@@ -176,7 +176,7 @@ def _narrow_to_odd(b: Builder, x: Value) -> Value:
 
 
 def _float_to_int(b: Builder, x: Value, kind: str, elem: str) -> Value:
-    """Towards zero, out of range to the nearest limit, NaN to 0."""
+    """Truncate; saturate out-of-range values, NaN gives 0."""
     bits = int(elem[1:])
     if x.lanes > 1 and bits < 32:  # LLVM would convert lane by lane
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind == "int" else (0, (1 << bits) - 1)

@@ -12,7 +12,7 @@ __all__ = ["DTYPES", "DType", "dtype_of", "numpy_dtype"]
 
 @dataclass(frozen=True)
 class DType:
-    """One element type: its name, its kind, its size in bits as stored, and NumPy's type for it."""
+    """One element type: its name, its kind, its stored size in bits, and NumPy's type for it."""
 
     name: str
     kind: str  # "float", "int", "uint" or "bool"
@@ -26,22 +26,22 @@ class DType:
 
     @property
     def is_float(self) -> bool:
-        """Whether the type is a floating-point type."""
+        """True for a floating-point type."""
         return self.kind == "float"
 
     @property
     def is_int(self) -> bool:
-        """Whether the type is a signed or unsigned integer type (bool is not)."""
+        """True for a signed or unsigned integer type (not bool)."""
         return self.kind in ("int", "uint")
 
     @property
     def min(self) -> int | float:
-        """The least value: minus infinity for floats."""
+        """The smallest value: minus infinity for floats."""
         return {"float": float("-inf"), "int": -(1 << (self.bits - 1))}.get(self.kind, 0)
 
     @property
     def max(self) -> int | float:
-        """The greatest value: infinity for floats."""
+        """The largest value: infinity for floats."""
         table = {"float": float("inf"), "int": (1 << (self.bits - 1)) - 1, "bool": 1}
         return table.get(self.kind, (1 << self.bits) - 1)
 

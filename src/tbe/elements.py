@@ -1,7 +1,7 @@
-"""The elements a kernel computes: loads, scalar operations, indices and stores, as vectors.
+"""Generates the element computations of a kernel as vectors: loads, scalar operations, indices and stores.
 
-A *copy* is one of the vectors an unrolled loop body handles at a time; copies of the second row of a pair are
-numbered from `ROW` on. Values that are the same in all copies are written once.
+A *copy* is one of the vectors that an unrolled loop body handles at a time; copies of the second row of a pair are
+numbered from `ROW` on. Values that are the same in all copies are emitted once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["ONE_COPY", "ROW", "Elements", "stack_type"]
 
 ONE_COPY = -1  # the copy number of values that are the same in all copies
 ROW = 64  # copy numbers of the second row of a pair start here
-Place = tuple[Value, int]  # a value of a loop variable, and a number to add to it
+Place = tuple[Value, int]  # a value of a loop variable, and an offset to add to it
 
 
 class Elements(Scopes):
-    """The values of one nest, written on demand."""
+    """The values of one nest, emitted on demand."""
 
     def __init__(self, b: Builder, nest: Nest, buffers: list[Value]) -> None:
         super().__init__(b)
@@ -40,9 +40,9 @@ class Elements(Scopes):
         self.lane_bit = nest.lane.bit
         self.copy_bits = nest.lane.bit | (nest.tile.bit if nest.tile is not None else 0)
         self.width = 1  # lanes of a full vector
-        self.full_width = 1  # the same, also where single lanes are written
-        self.streaming = False  # whether outputs are written past the caches
-        self.lanes = 1  # lanes of the vectors being written
+        self.full_width = 1  # the same, also while scalars are emitted
+        self.streaming = False  # whether outputs use non-temporal stores
+        self.lanes = 1  # lanes of the vectors being emitted
         self.bases: list[Place] = []  # the first lane of each copy
         self.tile_bases: list[Place] = []  # the value of the tile variable of each copy
         self.lane_depth = 0
@@ -55,7 +55,7 @@ class Elements(Scopes):
         self.temporaries = {t.node.uid: t for t in nest.temporaries}
         self.slots: dict[int, Value] = {}
         self.sums: dict[int, Value] = {}  # accumulators on the stack
-        self.pitch: dict[int, int] = {}  # elements of a temporary for each step of the serial loops
+        self.pitch: dict[int, int] = {}  # elements of a temporary per step of the serial loops
 
     # -- copies -------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class Elements(Scopes):
         return [row * ROW + u for row in range(len(self.row_values)) for u in range(lane_copies)]
 
     def _copy(self, variables: int, u: int) -> int:
-        """The copy that stands for u in what depends on the given variables."""
+        """The copy that represents u in what depends on the given variables."""
         if u == ONE_COPY or not variables & (self.row_bits | self.copy_bits):
             return ONE_COPY
         row = u // ROW * ROW if variables & self.row_bits else 0
@@ -90,7 +90,7 @@ class Elements(Scopes):
     # -- reductions and temporaries -----------------------------------------------------------------------
 
     def _element(self, r: Reduction, u: int) -> list[Value]:
-        """What one element adds to a reduction: its value, and its position for argmax and argmin."""
+        """The contribution of one element to a reduction: its value, and its position for argmax and argmin."""
         lanes = self.lanes if (not self.nest.lane_outer or r.body.vars & self.lane_bit) else 1
         value = self._value(r.body, u)[0]
         value = self.b.splat(value, lanes)
@@ -174,7 +174,7 @@ class Elements(Scopes):
             b.scatter(value, addresses, size, mask or b.const("i1", self.lanes, True))
 
     def _is_aligned(self, store: Store, size: int) -> bool:
-        """Whether whole vectors of an output start at multiples of their size, if the output does."""
+        """True if whole vectors of an output are aligned to their size, provided the output is."""
         vector = self.lanes * size
         strides = [c for atom, c in store.offset.terms if atom is not self.lane]
         plain = all(isinstance(atom, LoopVar) for atom, _ in store.offset.terms)
@@ -196,7 +196,7 @@ class Elements(Scopes):
         return self._moved(elem, first, self._number(distance), depth), depth
 
     def _moved(self, elem: str, pointer: Value, offset: Value, depth: int) -> Value:
-        """An address some elements after another, written once."""
+        """An address some elements after another, emitted once."""
         if offset.name == "0":
             return pointer
         key = ("at", elem, pointer.name, offset.name)
@@ -275,7 +275,7 @@ class Elements(Scopes):
         return found
 
     def _value(self, node: Node, u: int) -> tuple[Value, int]:
-        """The value of a node for one copy, and the depth it is written at."""
+        """The value of a node for one copy, and the depth at which it is emitted."""
         copy = self._copy(node.vars, u)
         key = (node.uid, copy)
         found = self.memo.get(key)
@@ -298,7 +298,7 @@ class Elements(Scopes):
         return self.b.const(elem, 1, value)
 
     def _in_lanes(self, variables: int) -> bool:
-        """Whether something that depends on `variables` differs from lane to lane."""
+        """True if something that depends on `variables` varies between lanes."""
         return bool(variables & self.lane_bit) and self.lanes > 1
 
     def _reload(self, t: Temporary, u: int) -> Value:
@@ -318,7 +318,7 @@ class Elements(Scopes):
         return self._at(depth, lambda: _apply(self.b, node, values)), depth
 
     def _divide_by_known(self, node: Node, u: int, x: Value, lanes: int, depth: int) -> Value:
-        """x / y for a reduced y that is known before the loop: x times its reciprocal, scaled to be safe."""
+        """x / y for a reduced y that is known before the loop: x times its reciprocal, safely scaled."""
         b = self.b
         divisor = node.args[1]
         key = ("reciprocal", divisor.uid, self._copy(divisor.vars, u), lanes)
@@ -434,7 +434,7 @@ class Elements(Scopes):
         return self._at(depth, read), depth
 
     def _load_spaced(self, node: Node, u: int, elem: str, size: int, stride: int) -> tuple[Value, int]:
-        """Every second, third or fourth element: contiguous loads that cover just these, and shuffles."""
+        """Load every second, third or fourth element: contiguous loads that cover just these, and shuffles."""
         b, lanes = self.b, self.lanes
         buffer, offset = node.data
         first, depth = self._index(offset, u)
@@ -461,7 +461,7 @@ class Elements(Scopes):
         return self._at(depth, read), depth
 
     def _load_tile(self, node: Node, u: int) -> tuple[Value, int]:
-        """Load a tile along the tile variable and turn it to run along the lane; all copies at once."""
+        """Load a tile along the tile variable and transpose it to run along the lane; all copies at once."""
         b, side = self.b, self.width
         buffer, offset = node.data
         elem, size = self._memory(node.dtype), DTYPES[node.dtype].size
@@ -478,7 +478,7 @@ class Elements(Scopes):
         return self.memo[(node.uid, u)]
 
     def _mask(self, guard: Node | None, u: int, depth: int) -> tuple[Value | None, int]:
-        """The lanes to touch: those of the tail mask where the guard holds."""
+        """The active lanes: those of the tail mask if the guard holds."""
         mask = self.masks[u % ROW]
         if guard is None:
             return mask, max(depth, self.lane_depth) if mask is not None else depth
@@ -495,7 +495,7 @@ class Elements(Scopes):
     # -- indices ------------------------------------------------------------------------------------------
 
     def _index(self, i: Index, u: int) -> tuple[Value, int]:
-        """A scalar index; each partial sum is written as far out as its terms allow."""
+        """A scalar index; each partial sum is hoisted as far out as its terms allow."""
         copy = self._copy(i.vars, u)
         terms = []
         for atom, c in i.terms:
@@ -610,7 +610,7 @@ class Elements(Scopes):
         return self._keep(key, value, depth)
 
 
-_WRITERS = {  # by operation: the method that writes its value
+_WRITERS = {  # by operation: the method that emits its value
     "index": "_index_value",
     "cond": "_condition",
     "load": "_load",
@@ -621,7 +621,7 @@ _WRITERS = {  # by operation: the method that writes its value
 
 
 def _one_by_one(b: Builder, base: Value, index: Value) -> Value:
-    """Look bytes up with a load each."""
+    """Look bytes up with one load each."""
     found = [
         b.load("i8", 1, b.gep("i8", base, b.convert("zext", b.extract(index, lane), "i64")), 1)
         for lane in range(index.lanes)
@@ -634,7 +634,7 @@ def _one_by_one(b: Builder, base: Value, index: Value) -> Value:
 
 
 def _permuted(b: Builder, table: Sequence[Value], index: Value) -> Value:
-    """Look bytes up in a table in four registers: an instruction for each half, and a choice."""
+    """Look bytes up in a table in four registers: one permute per half, and a select."""
     wide = b.shuffle(index, None, [lane % index.lanes for lane in range(64)]) if index.lanes < 64 else index
     function, kind = "llvm.x86.avx512.vpermi2var.qi.512", "<64 x i8>"
     b.declared.setdefault(function, f"declare {kind} @{function}({kind}, {kind}, {kind})")
@@ -671,7 +671,7 @@ def _apply(b: Builder, node: Node, values: list[Value]) -> Value:
 
 
 def _raw_dtypes(nest: Nest) -> frozenset[str]:
-    """The dtypes that are only moved, never computed with: their bits travel as integers."""
+    """The dtypes that are only moved, never computed with: their bits are handled as integers."""
     if nest.groups:
         return frozenset()
     raw = {"float16", "bfloat16", "bool"}
@@ -711,7 +711,7 @@ def _index_function(b: Builder, atom: Atom, inner: Value) -> Value:
 
 
 def _fits(i: Index) -> bool:
-    """Whether an index and all its partial sums fit 32 bits, and their double too."""
+    """True if an index and all its partial sums fit 32 bits, and their double does too."""
     size = abs(i.const)
     for atom, c in i.terms:
         size += abs(c) * max(abs(atom.lo), abs(atom.hi))

@@ -1,4 +1,4 @@
-"""The little of ELF the generator needs: which symbols an object defines and which it leaves open."""
+"""A minimal ELF reader: the symbols that an object defines and those that are undefined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy interpreter of tensor expressions: constant folding, and the oracle of the generated kernels."""
+"""The NumPy interpreter of tensor expressions: constant folding, and the oracle for generated kernels."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _ULP_LIBRARY = frozenset(
 )
 
 
-_LARGE_MATRIX = 1 << 18  # bytes; smaller ones stay in the cache as they are copied
+_LARGE_MATRIX = 1 << 18  # bytes; smaller ones stay in the cache while they are copied
 _STRIP = 32  # columns
 
 
 def evaluate(outputs: Sequence[e.Tensor], values: Mapping[e.Tensor, Array]) -> list[Array]:
-    """The values of `outputs`, given those of the placeholders they depend on."""
+    """Evaluate `outputs`, given the values of their placeholders."""
     known: dict[int, Array] = {}
     for tensor, value in values.items():
         value = np.asarray(value)
@@ -72,7 +72,7 @@ def evaluate(outputs: Sequence[e.Tensor], values: Mapping[e.Tensor, Array]) -> l
 
 
 def _contiguous(array: Array) -> Array:
-    """A row-major array. Transposed matrices are copied by strips, three times as fast as NumPy does it."""
+    """A row-major array. Transposed matrices are copied in strips, three times as fast as NumPy does it."""
     if array.ndim != 2 or not array.flags.f_contiguous or array.nbytes < _LARGE_MATRIX:
         return np.ascontiguousarray(array)
     result = np.empty(array.shape, array.dtype)
@@ -151,12 +151,12 @@ def _per_element(function: Callable[[float], float]) -> Callable[[Array], Array]
 
 
 def _normal_excess(x: float) -> float:
-    """By how much the normal distribution function of x is above 1/2, its value at zero."""
+    """The normal distribution function of x minus 1/2, its value at zero."""
     return 0.5 * math.erf(x * math.sqrt(0.5))
 
 
 def _gelu_slope(x: float) -> float:
-    """By how much the slope of x times the normal distribution function of x is above 1/2, its value at zero."""
+    """The derivative of x times the normal distribution function of x, minus 1/2, its value at zero."""
     if math.isinf(x):
         return math.copysign(0.5, x)
     return _normal_excess(x) + x * math.exp(-0.5 * min(x * x, 2000)) / math.sqrt(2 * math.pi)
@@ -172,7 +172,7 @@ def _near_erf(x: float) -> float:
 
 
 def _tanh_gelu_slope(x: float) -> float:
-    """That of gelu_slope which belongs to it."""
+    """The corresponding approximation of gelu_slope."""
     if abs(x) > 40:
         return math.copysign(0.5, x)
     slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
@@ -286,7 +286,7 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _floor_mod(a: Array, b: Array) -> Array:
-    """Remainder with the sign of the divisor; unlike NumPy's, exact for an infinite divisor too."""
+    """Remainder with the sign of the divisor; unlike NumPy's, also exact for an infinite divisor."""
     r = np.fmod(a, b)
     return np.where((r != 0) & ((r < 0) != (b < 0)), r + b, np.where(r == 0, np.copysign(r, b), r))
 
@@ -311,7 +311,7 @@ def _int_div(a: Array, b: Array) -> Array:
 
 
 def _int_pow(a: Array, b: Array) -> Array:
-    """Powers that wrap; a negative exponent gives 0 except for bases 1 and -1."""
+    """Wrapping powers; a negative exponent gives 0 except for bases 1 and -1."""
     exponent = np.maximum(b, 0)
     result = np.power(a, exponent)
     odd = (b & b.dtype.type(1)) != 0
@@ -403,7 +403,7 @@ _SCAN = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimu
 
 
 def _wide(x: Array, op: str) -> Array:
-    """The array in the type it is accumulated in."""
+    """The array in its accumulation type."""
     if op in ("sum", "prod") and x.dtype.name in ("float16", "bfloat16", "float32"):
         return x.astype(np.float64)
     return x.astype(np.float32) if x.dtype.name == "bfloat16" else x

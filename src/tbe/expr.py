@@ -239,19 +239,19 @@ class Cast(Tensor):
 
 
 class Broadcast(Tensor):
-    """The same elements repeated over a larger shape."""
+    """The same elements broadcast to a larger shape."""
 
     __slots__ = ()
 
 
 class Reshape(Tensor):
-    """The same elements in the same order under another shape."""
+    """The same elements in the same order in another shape."""
 
     __slots__ = ()
 
 
 class Transpose(Tensor):
-    """Dimensions reordered: dimension i of the result is dimension perm[i] of the input."""
+    """Permuted dimensions: dimension i of the result is dimension perm[i] of the input."""
 
     __slots__ = ("perm",)
 
@@ -272,7 +272,7 @@ class Slice(Tensor):
 
 
 class Pad(Tensor):
-    """The input with a constant border."""
+    """The input with constant padding."""
 
     __slots__ = ("low", "value")
 
@@ -283,7 +283,7 @@ class Pad(Tensor):
 
 
 class Concat(Tensor):
-    """Tensors one after another along an axis."""
+    """Tensors concatenated along an axis."""
 
     __slots__ = ("axis",)
 
@@ -327,7 +327,7 @@ class Compute(Tensor):
 
 
 class Reduce(Tensor):
-    """A reduction over some axes; `last` tells argmax/argmin to pick the last of equal elements."""
+    """A reduction over some axes; with `last`, argmax/argmin pick the last of equal elements."""
 
     __slots__ = ("axes", "keepdims", "last", "op")
 
@@ -487,7 +487,7 @@ def cast(x: Any, dtype: str) -> Any:
 
 
 def broadcast_to(x: Tensor, shape: Iterable[int]) -> Tensor:
-    """Repeat x over `shape` by NumPy's rules."""
+    """Broadcast x to `shape` by NumPy's rules."""
     shape = _shape(shape)
     if shape == x.shape:
         return x
@@ -497,7 +497,7 @@ def broadcast_to(x: Tensor, shape: Iterable[int]) -> Tensor:
 
 
 def reshape(x: Tensor, shape: Iterable[int]) -> Tensor:
-    """The same elements under another shape."""
+    """The same elements in another shape."""
     shape = _shape(shape)
     if shape == x.shape:
         return x
@@ -507,7 +507,7 @@ def reshape(x: Tensor, shape: Iterable[int]) -> Tensor:
 
 
 def transpose(x: Tensor, perm: Iterable[int]) -> Tensor:
-    """Reorder dimensions as numpy.transpose does."""
+    """Permute dimensions as numpy.transpose does."""
     perm = tuple(perm)
     if sorted(perm) != list(range(len(x.shape))):
         raise ValueError(f"{perm} is not a permutation of the {len(x.shape)} dimensions of {x.shape}")
@@ -527,7 +527,7 @@ def slice(x: Tensor, starts: Iterable[int], steps: Iterable[int], shape: Iterabl
 
 
 def pad(x: Tensor, low: Iterable[int], high: Iterable[int], value: Number = 0) -> Tensor:
-    """Surround x with `value`: low[i] elements before and high[i] after dimension i."""
+    """Pad x with `value`: low[i] elements before and high[i] after dimension i."""
     low, high = tuple(low), tuple(high)
     if not len(low) == len(high) == len(x.shape) or builtins.min(low + high, default=0) < 0:
         raise ValueError(f"pad of {x.shape} needs {len(x.shape)} low and high widths, none negative")
@@ -536,7 +536,7 @@ def pad(x: Tensor, low: Iterable[int], high: Iterable[int], value: Number = 0) -
 
 
 def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """Put tensors one after another along `axis`."""
+    """Concatenate tensors along `axis`."""
     parts = tuple(parts)
     if not parts:
         raise ValueError("concat needs at least one tensor")
@@ -613,7 +613,7 @@ def from_scalar(shape: Shape, variables: tuple[Var, ...], body: Scalar) -> Compu
 def reduce(
     op: str, x: Tensor, axes: Iterable[int] | int, keepdims: bool = False, *, last: bool = False
 ) -> Tensor:
-    """Reduce over `axes`; argmax and argmin give int64 positions (in row-major order over the axes)."""
+    """Reduce over `axes`; argmax and argmin return int64 positions (in row-major order over the axes)."""
     if op not in REDUCTIONS:
         raise ValueError(f"unknown reduction {op!r}; expected one of {' '.join(REDUCTIONS)}")
     if x.dtype not in REDUCTIONS[op]:

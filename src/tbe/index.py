@@ -1,8 +1,8 @@
 """Index arithmetic: integer polynomials over loop variables, simplified by the ranges of their parts.
 
-An `Index` is a constant plus a sum of coefficient x atom. An atom is a loop variable, a quotient or a
-remainder that does not simplify, a clamped index, or an opaque run-time integer (a loaded one, say).
-Affine accesses show as sums of loop variables, whose coefficients are the strides of the access.
+An `Index` is a constant plus a sum of coefficient x atom. An atom is a loop variable, a quotient or a remainder that
+does not simplify, a clamped index, or an opaque run-time integer (a loaded one, for example). Affine accesses appear as
+sums of loop variables, whose coefficients are the strides of the access.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Atom:
 
 
 class LoopVar(Atom):
-    """A loop variable with values 0 .. extent-1; merging neighbours gives one the extent of both."""
+    """A loop variable with values 0 .. extent-1; merging adjacent variables gives one with the product of extents."""
 
     __slots__ = ("bit", "extent", "name")
 
@@ -106,11 +106,11 @@ class Index:
 
     @property
     def is_const(self) -> bool:
-        """Whether the index is a known number."""
+        """True if the index is a constant."""
         return not self.terms
 
     def coefficient(self, var: LoopVar) -> int | None:
-        """The coefficient of a loop variable; None when it also occurs inside another atom."""
+        """The coefficient of a loop variable; None if it also occurs inside another atom."""
         found = 0
         for atom, c in self.terms:
             if atom is var:
@@ -128,12 +128,12 @@ _SMALL = {k: Index((), k) for k in range(-1, 17)}
 
 
 def const(value: int) -> Index:
-    """A known index."""
+    """A constant index."""
     return _SMALL.get(value) or Index((), value)
 
 
 def of_atom(atom: Atom) -> Index:
-    """The index that is just one atom."""
+    """The index consisting of one atom."""
     return Index(((atom, 1),), 0)
 
 
@@ -188,7 +188,7 @@ def linear(indices: Sequence[Index], shape: Sequence[int]) -> Index:
 
 
 class Arithmetic:
-    """Makes the atoms of one lowering: quotients, remainders and clamps, each once."""
+    """Creates the atoms of one lowering: quotients, remainders and clamps, each once (hash-consed)."""
 
     def __init__(self) -> None:
         self.count = 1 << 20  # atoms are numbered after all loop variables
@@ -202,7 +202,7 @@ class Arithmetic:
         return var
 
     def atom(self, kind: str, key: tuple[Any, ...], lo: int, hi: int, variables: int, data: Any) -> Index:
-        """The index consisting of one atom, made once for each key."""
+        """The index consisting of one atom, created once per key."""
         made = self._made.get((kind, *key))
         if made is None:
             made = of_atom(Atom(kind, self.count, lo, hi, variables, data))
@@ -211,7 +211,7 @@ class Arithmetic:
         return made
 
     def atoms(self) -> list[Atom]:
-        """Every atom made so far, loop variables aside."""
+        """Every atom created so far, except loop variables."""
         return [i.terms[0][0] for i in self._made.values()]
 
     def floordiv(self, x: Index, d: int) -> Index:
@@ -245,7 +245,7 @@ class Arithmetic:
         return remainder * g + low
 
     def clamp(self, x: Index, lo: int, hi: int) -> Index:
-        """x limited to lo .. hi."""
+        """x clamped to lo .. hi."""
         if lo <= x.lo and x.hi <= hi:
             return x
         if x.hi <= lo or x.lo >= hi:

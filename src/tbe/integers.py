@@ -1,4 +1,4 @@
-"""Integer and bool operations on vectors, like NumPy's; division by zero gives 0 and nothing ever traps."""
+"""Integer and bool operations on vectors, with NumPy's semantics; division by zero gives 0 and nothing traps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def apply_binary(b: Builder, op: str, x: Value, y: Value, dtype: DType) -> Value
 
 
 def _shift(b: Builder, op: str, x: Value, y: Value, signed: bool) -> Value:
-    """Shifts by the width or more (or by a negative count) leave zero or copies of the sign."""
+    """Shifts by the width or more (or by a negative count) give zero or copies of the sign bit."""
     width = int(x.elem[1:])
     inside = b.icmp("ult", y, b.like(x, width))
     if op == "shr" and signed:
@@ -66,7 +66,7 @@ def _shift(b: Builder, op: str, x: Value, y: Value, signed: bool) -> Value:
 
 
 def _divide(b: Builder, op: str, x: Value, y: Value, signed: bool) -> Value:
-    """div and fmod round the quotient towards zero, floordiv and mod down."""
+    """div and fmod truncate the quotient, floordiv and mod round it down."""
     zero = b.like(x, 0)
     by_zero = b.icmp("eq", y, zero)
     divisor = b.select(by_zero, b.like(x, 1), y)
@@ -89,7 +89,7 @@ def _divide(b: Builder, op: str, x: Value, y: Value, signed: bool) -> Value:
 
 
 def _quotient(b: Builder, x: Value, y: Value, signed: bool) -> Value:
-    """Truncated quotient of a nonzero divisor; small types divide as floats, where it is exact."""
+    """Truncated quotient for a nonzero divisor; small types divide as floats, which is exact."""
     width = int(x.elem[1:])
     if width == 64 or x.lanes == 1:
         return b.op("sdiv" if signed else "udiv", x, y)
@@ -99,7 +99,7 @@ def _quotient(b: Builder, x: Value, y: Value, signed: bool) -> Value:
 
 
 def _power(b: Builder, x: Value, y: Value, signed: bool) -> Value:
-    """Repeated squaring, wrapping; negative exponents give 0 except for bases 1 and -1."""
+    """Exponentiation by squaring, wrapping; negative exponents give 0 except for bases 1 and -1."""
     one, zero = b.like(x, 1), b.like(x, 0)
     width = int(x.elem[1:])
     negative = b.icmp("slt", y, zero) if signed else None

@@ -37,7 +37,7 @@ class Value:
 
     @property
     def is_const(self) -> bool:
-        """Whether the value is written as a literal."""
+        """True if the value is a literal."""
         return self.name[0] != "%"
 
 
@@ -64,7 +64,7 @@ def _literal(elem: str, value: float | int | bool) -> str:
 
 
 class Builder:
-    """Appends instructions to `out`. Nested lists in `out` keep a place for code hoisted there later."""
+    """Appends instructions to `out`. Nested lists in `out` reserve places for code hoisted there later."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -91,7 +91,7 @@ class Builder:
         self.out.append(text)
 
     def emit(self, text: str, elem: str, lanes: int) -> Value:
-        """Append one instruction and give its result."""
+        """Append one instruction and return its result."""
         self._count += 1
         name = f"%v{self._count}"
         self.out.append(f"{name} = {text}")
@@ -134,7 +134,7 @@ class Builder:
     # -- instructions -------------------------------------------------------------------------------------
 
     def op(self, opcode: str, a: Value, b: Value) -> Value:
-        """A binary instruction; opcode may carry flags. Sums and products of known integers are known."""
+        """A binary instruction; opcode may include flags. Sums and products of constant integers are folded."""
         known = _FOLDED.get(opcode.partition(" ")[0])
         if known is not None and a.lanes == 1 and a.is_const and b.is_const:
             return self.const(a.elem, 1, known(int(a.name), int(b.name)))
@@ -213,7 +213,7 @@ class Builder:
         return self.emit(f"call {result} @{function}({values})", elem, first.lanes)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c rounded once (to within double rounding where the machine has no such instruction)."""
+        """a * b + c rounded once (or to within double rounding if the machine has no such instruction)."""
         if self.machine.fma:
             return self.intrinsic("fma", a, b, c)
         if a.elem == "float":
@@ -266,10 +266,10 @@ class Builder:
         )
 
     def load(self, elem: str, lanes: int, address: Value, align: int, mask: Value | None = None) -> Value:
-        """Read consecutive elements; lanes outside the mask are not touched, and what they give is nobody's.
+        """Load consecutive elements; lanes outside the mask are not accessed, and their values are undefined.
 
-        A single lane is repeated in the others: for LLVM 22 a quotient of lanes that are known to be zero is zero, and
-        what replaces it by another number, as a sum over the tail does, is left out; it is NaN.
+        A single lane is broadcast to the others: LLVM 22 folds a quotient of lanes known to be zero to zero and drops
+        the select that would replace it, as a sum over the tail has one; the quotient is NaN.
         """
         ty = vector_type(elem, lanes)
         if mask is None:
@@ -287,17 +287,17 @@ class Builder:
         )
 
     def stream(self, x: Value, address: Value) -> None:
-        """Write a whole vector past the caches; the address must be aligned to the vector's size."""
+        """Store a whole vector with a non-temporal store; the address must be aligned to the vector's size."""
         size = x.lanes * _BITS[x.elem] // 8
         self.line(f"store {x.ty} {x.name}, ptr {address.name}, align {size}, !nontemporal !0")
 
     def fence(self) -> None:
-        """Let what was streamed be seen by others before anything that follows."""
+        """Make non-temporal stores visible before anything that follows."""
         self.declared.setdefault("llvm.x86.sse.sfence", "declare void @llvm.x86.sse.sfence()")
         self.line("call void @llvm.x86.sse.sfence()")
 
     def store(self, x: Value, address: Value, align: int, mask: Value | None = None) -> None:
-        """Write consecutive elements."""
+        """Store consecutive elements."""
         if mask is None:
             self.line(f"store {x.ty} {x.name}, ptr {address.name}, align {align}")
             return
@@ -312,7 +312,7 @@ class Builder:
         )
 
     def gather(self, elem: str, addresses: Value, align: int, mask: Value) -> Value:
-        """Read elements from a vector of addresses."""
+        """Load elements from a vector of addresses."""
         lanes = addresses.lanes
         ty = vector_type(elem, lanes)
         function = f"llvm.masked.gather.v{lanes}{_MANGLED.get(elem, elem)}.v{lanes}p0"
@@ -327,7 +327,7 @@ class Builder:
         )
 
     def scatter(self, x: Value, addresses: Value, align: int, mask: Value) -> None:
-        """Write elements to a vector of addresses."""
+        """Store elements to a vector of addresses."""
         function = f"llvm.masked.scatter.v{x.lanes}{_MANGLED.get(x.elem, x.elem)}.v{x.lanes}p0"
         self.declared.setdefault(
             function, f"declare void @{function}({x.ty}, <{x.lanes} x ptr>, i32, {mask.ty})"
@@ -347,7 +347,7 @@ class Builder:
         carried: Sequence[Value],
         body: Callable[[Value, list[Value]], Sequence[Value]],
     ) -> list[Value]:
-        """A counted loop that runs at least once; gives the carried values after the last turn."""
+        """A counted loop that runs at least once; returns the carried values after the last iteration."""
         label, exit_label = self.label("loop"), self.label("done")
         before = self.block
         self.line(f"br label %{label}")
@@ -371,15 +371,15 @@ class Builder:
         return results
 
     def counted(self, counter: Value) -> Value:
-        """The counter of a loop as its body sees it: passed through an empty piece of assembly.
+        """The counter of a loop as its body sees it: passed through empty inline assembly.
 
-        Addresses are already written as the processor takes them, and LLVM's search for better ones (loop strength
-        reduction) costs a third of the compile time.
+        Addresses are already in the processor's addressing modes, and LLVM's search for better ones (loop strength
+        reduction) takes a third of the compile time.
         """
         return self.emit(f'call i64 asm "", "=r,0"(i64 {counter.name})', "i64", 1)
 
     def when(self, condition: Value, body: Callable[[], None]) -> None:
-        """Run the body where a scalar condition holds."""
+        """Run the body if a scalar condition holds."""
         label, exit_label = self.label("then"), self.label("done")
         self.line(f"br i1 {condition.name}, label %{label}, label %{exit_label}")
         self.start_block(label)
@@ -390,7 +390,7 @@ class Builder:
     def outlined(
         self, name: str, args: Sequence[Value], elem: str, body: Callable[[Builder, list[Value]], Value]
     ) -> Value:
-        """Call a function of this module, writing it first when it is new."""
+        """Call a function of this module, emitting it on first use."""
         lanes = args[0].lanes
         function = f"tbe.{name}.v{lanes}{elem}"
         result = vector_type(elem, lanes)

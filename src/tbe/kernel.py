@@ -28,8 +28,8 @@ class Kernel:
     """Machine code for one fused computation.
 
     On a CPU the symbol is `void symbol(void** args, int64_t lo, int64_t hi)`: args are the inputs, then the outputs; it
-    does the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and at once. A range shorter than `grain` is
-    not worth a thread of its own. On a GPU the object is PTX text for `total` blocks of `grain` threads
+    computes the units lo .. hi-1 of 0 .. total-1. Ranges may run in any order and concurrently. A range shorter than
+    `grain` is not worth a separate thread. On a GPU the object is PTX text for `total` blocks of `grain` threads
     (tbe.cuda.GridKernel).
     """
 
@@ -42,7 +42,7 @@ class Kernel:
     bytes_moved: int
     target: str
     fingerprint: str
-    aliases: tuple[tuple[int, int], ...]  # (input, output) pairs that may be one buffer
+    aliases: tuple[tuple[int, int], ...]  # (input, output) pairs that may share a buffer
 
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
@@ -50,7 +50,7 @@ _cache: BoundedCache[tuple[str, str, Processor, str], Kernel] = BoundedCache(409
 
 
 def forget() -> None:
-    """Forget the kernels built so far, so that they are compiled again."""
+    """Clear the kernel cache, so that kernels are compiled again."""
     _cache.clear()
 
 
@@ -65,11 +65,11 @@ def build(
     aligned: bool = True,
     processor: Processor | None = None,
 ) -> Kernel:
-    """Compile `outputs` as one kernel of `inputs`; raises Unfusable when that cannot be.
+    """Compile `outputs` as one kernel of `inputs`; raises Unfusable if that is impossible.
 
-    `plan` may be the schedule of the same inputs and outputs, to save making it again; else `processor` decides the
-    loops. `tuning` overrides the choices kept for the expression. On a GPU, buffers begin at multiples of 16
-    bytes unless `aligned` is false.
+    `plan` may be an existing schedule of the same inputs and outputs; without it `processor` decides the loops.
+    `tuning` overrides the stored choices for the expression. On a GPU, buffers are aligned to 16 bytes unless `aligned`
+    is false.
     """
     if target == "simulated" or target.startswith("sm_"):
         from tbe import cuda

@@ -1,9 +1,9 @@
-"""Splits an expression into several kernels where one cannot compute it, or cannot use all cores.
+"""Splits an expression into several kernels if one cannot compute it, or cannot use all cores.
 
-1. Large reductions with few results are done in two steps: parts on all cores, then the parts together.
+1. Large reductions with few results run in two steps: partial results on all cores, then their combination.
 2. What one kernel can compute stays one kernel.
-3. Otherwise the innermost reductions and scans become kernels of their own, those over the same loops together, and the
-   rest is looked at again; what has no reductions is cut by outputs, and at last in the middle.
+3. Otherwise the innermost reductions and scans become separate kernels, those over the same loops together, and the
+   rest is examined again; an expression without reductions is cut by outputs, and finally in the middle.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def split_into_kernels(
     teams: bool = False,
     processor: Processor | None = None,
 ) -> KernelSequence:
-    """The kernels that compute `outputs` on so many cores; raises Unfusable if some part of it has no kernel.
+    """The kernels that compute `outputs` on `cores` cores; raises Unfusable if some part has no kernel.
 
     >>> import tbe
     >>> x = tbe.placeholder((64, 64), "float32")
@@ -100,11 +100,11 @@ class _Cutter:
         return self.result
 
     def _open(self) -> list[e.Tensor]:
-        """The outputs that no kernel has made yet, each once."""
+        """The outputs that no kernel computes yet, without duplicates."""
         return list({id(t): t for t in self.left if t not in self.number}.values())
 
     def _copy_inputs(self) -> None:
-        """An output that is an input is made by a kernel that copies it."""
+        """Copy an output that is an input with a kernel."""
         for t in list(self.left):
             if self.number.get(t, self.given) < self.given:
                 self._emit([t], schedule([t], [t], self.processor))
@@ -124,7 +124,7 @@ class _Cutter:
             return None
 
     def _emit(self, outputs: Sequence[e.Tensor], plan: Schedule) -> None:
-        """Add a kernel; from now on its outputs are inputs."""
+        """Add a kernel; its outputs become inputs of the rest."""
         inputs = self._inputs(outputs)
         first = len(self.result.values)
         self.result.values += [(t.shape, t.dtype) for t in outputs]
@@ -138,7 +138,7 @@ class _Cutter:
         self.left, self.forced = rebuilt[:waiting], rebuilt[waiting:]
 
     def _make(self, outputs: list[e.Tensor]) -> bool:
-        """Make some tensors by a kernel of their own, if one can."""
+        """Compute some tensors in a separate kernel, if possible."""
         plan = self._plan(outputs)
         if plan is not None:
             self._emit(outputs, plan)
@@ -164,7 +164,7 @@ class _Cutter:
         schedule(self._inputs(opened), opened, self.processor)  # raises the reason
 
     def _innermost(self) -> list[e.Tensor]:
-        """Reductions and scans below which there are none."""
+        """Reductions and scans without others below them."""
         above: set[int] = set()
         found: list[e.Tensor] = []
         for t in inputs_first(self.left):
@@ -179,14 +179,14 @@ class _Cutter:
 
 
 def _loops(t: e.Tensor) -> tuple[e.Shape, e.Shape]:
-    """What reductions of one kernel have in common."""
+    """The loops that reductions of one kernel must share."""
     return t.inputs[0].shape, t.shape
 
 
 def in_two_steps(
     outputs: Sequence[e.Tensor], cores: int, teams: bool = False, processor: Processor | None = None
 ) -> tuple[list[e.Tensor], list[e.Tensor]]:
-    """The outputs with large reductions of few results split, and the first steps of those.
+    """The outputs with large reductions of few results split, and the first steps of these reductions.
 
     teams: a core has many threads that share a row (the multiprocessors of a GPU), so only very long rows are split.
     """
@@ -207,7 +207,7 @@ def in_two_steps(
 
 
 def _is_serial(t: e.Reduce, cores: int, teams: bool, processor: Processor) -> bool:
-    """Whether one core would do all of a large reduction."""
+    """True if one core would compute all of a large reduction."""
     x = t.inputs[0]
     if t.op not in _JOINED or x.size < processor.serial_elements or t.size * 64 > x.size:
         return False
@@ -223,7 +223,7 @@ def _is_serial(t: e.Reduce, cores: int, teams: bool, processor: Processor) -> bo
 
 
 def _split(t: e.Tensor, most: int) -> tuple[list[e.Tensor], e.Tensor]:
-    """A reduction as the reduction of parts: the tensors to be made first, and the result from them."""
+    """A reduction as the reduction of partial results: the tensors to compute first, and the result from them."""
     assert isinstance(t, e.Reduce)
     x = t.inputs[0]
     wide = e.cast(x, "float32") if t.op in ("sum", "prod") and x.dtype in ("float16", "bfloat16") else x

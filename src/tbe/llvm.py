@@ -40,7 +40,7 @@ __all__ = ["render"]
 
 
 def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
-    """The module that holds the kernel."""
+    """The module that contains the kernel."""
     b = Builder(machine)
     count = len(schedule.inputs) + len(schedule.outputs)
     buffers = []
@@ -78,7 +78,7 @@ def render(schedule: Schedule, machine: Machine, symbol: str) -> str:
 
 
 def _all_aligned(b: Builder, buffers: Sequence[Value], size: int) -> Value:
-    """Whether all buffers start at multiples of a vector's size."""
+    """Test whether all buffers are aligned to a vector's size."""
     bits = b.const("i64", 1, 0)
     for buffer in buffers:
         bits = b.op("or", bits, b.convert("ptrtoint", buffer, "i64"))
@@ -88,7 +88,7 @@ def _all_aligned(b: Builder, buffers: Sequence[Value], size: int) -> Value:
 def _render_nest(
     b: Builder, nest: Nest, buffers: list[Value], first: int, only: bool, stack: Lines, streaming: bool
 ) -> None:
-    """Run the nest over the part of [lo, hi) that is its own."""
+    """Run the nest over its part of [lo, hi)."""
     lo, hi = Value("%lo", "i64", 1), Value("%hi", "i64", 1)
     if not only:
         lo = b.intrinsic("smax", lo, b.const("i64", 1, first))
@@ -106,7 +106,7 @@ def _render_nest(
 
 
 class _NestWriter(Elements):
-    """Writes the loops of one nest."""
+    """Emits the loops of one nest."""
 
     def __init__(self, b: Builder, nest: Nest, buffers: list[Value], stack: Lines) -> None:
         super().__init__(b, nest, buffers)
@@ -119,7 +119,7 @@ class _NestWriter(Elements):
     # -- vectors ------------------------------------------------------------------------------------------
 
     def _width(self) -> int:
-        """Lanes of a full vector: one register of the widest type computed with."""
+        """Lanes of a full vector: one register of the widest compute type."""
         bits = 8
         for stage in self.nest.stages:
             for node in closure(stage.roots(), set()):
@@ -138,7 +138,7 @@ class _NestWriter(Elements):
         return min(self.b.machine.lanes(bits), most)
 
     def _pairs_rows(self) -> bool:
-        """Whether to do two rows at a time, so that one computes while the other waits for its reductions."""
+        """True if two rows are interleaved, so that one computes while the other waits for its reductions."""
         nest = self.nest
         if nest.lane_outer or nest.rows < 2 or nest.runnings or nest.tuning.pairs is False:
             return False
@@ -153,7 +153,7 @@ class _NestWriter(Elements):
         return wanted and room <= nest.processor.stack_bytes // 2
 
     def _unroll(self, stage: Stage | None) -> int:
-        """How many vectors the innermost body handles at a time."""
+        """The number of vectors that the innermost body handles at a time."""
         stages = [stage] if stage is not None else self.nest.stages
         work = 0.0
         for one in stages:
@@ -173,7 +173,7 @@ class _NestWriter(Elements):
         return copies
 
     def _reserve(self, stack: Lines) -> None:
-        """Stack room for the temporaries: a whole number of vectors for each step of the serial loops."""
+        """Stack space for the temporaries: a whole number of vectors per step of the serial loops."""
         outer = self.nest.lane_outer
         for t in self.nest.temporaries:
             lane = self._lane_of(t.group)
@@ -231,7 +231,9 @@ class _NestWriter(Elements):
 
         def pair(number: Value, values: list[Value]) -> list[Value]:
             second = self._advance(values, extents)
-            alone = b.icmp("eq", b.op("add", number, self._number(1)), hi)  # then the last row is done twice
+            alone = b.icmp(
+                "eq", b.op("add", number, self._number(1)), hi
+            )  # then the last row is computed twice
             chosen = [b.select(alone, x, y) for x, y in zip(values, second, strict=False)]
             for row_number, counts in enumerate((values, chosen)):
                 at = dict(zip(live, counts, strict=False))
@@ -248,7 +250,7 @@ class _NestWriter(Elements):
             self._loop(lo, hi, 1, starts if len(live) > 1 else [], row)
 
     def _advance(self, values: list[Value], extents: list[int]) -> list[Value]:
-        """Count up by one, the last counter fastest."""
+        """Increment the counters, the last one fastest."""
         b = self.b
         following: list[Value] = []
         carry: Value | None = None
@@ -265,7 +267,7 @@ class _NestWriter(Elements):
     # -- tiles: blocks of lanes x values of the tile variable, transposed in registers ---------------------
 
     def _row_of_tiles(self, tile: LoopVar, number: Value, chunk: Value) -> None:
-        """Tiles at the edge overlap their neighbours: the elements in common are written twice, alike."""
+        """Tiles at the edge overlap their neighbours: the common elements are stored twice with equal values."""
         nest, b, side = self.nest, self.b, self.width
         first = self._edge(b.op("mul", number, self._number(nest.tile_step)), tile.extent, nest.tile_step)
         start = b.op("mul", chunk, self._number(nest.chunk))
@@ -303,7 +305,7 @@ class _NestWriter(Elements):
     def _chunk_in_order(self, chunk: Value) -> None:
         """Reductions with accumulators on the stack: the loops follow the operands' memory order.
 
-        Several steps of the innermost loop are added to an accumulator at a time, in their order.
+        Several steps of the innermost loop are accumulated at a time, in order.
         """
         nest, b = self.nest, self.b
         (stage,) = nest.stages
@@ -356,8 +358,8 @@ class _NestWriter(Elements):
     def _steps_together(self, variables: Sequence[LoopVar], body: Callable[[], None]) -> None:
         """Serial loops around a body that handles several steps of the innermost one as rows.
 
-        Short rows are handled one by one: memory is read fastest from one end to the other, and several short rows
-        at a time are not.
+        Short rows are handled one by one: sequential reads are fastest, and several short rows at a time are not
+        sequential.
         """
         *outer, inner = [v for v in variables if v.extent > 1]
         together = next(n for n in (4, 3, 2, 1) if inner.extent % n == 0) if self._has_long_rows() else 1
@@ -378,7 +380,7 @@ class _NestWriter(Elements):
         self._serial(outer, [], innermost)
 
     def _rows_of_chunk(self, shared: LoopVar, block: Value, chunk: Value) -> None:
-        """Several rows that have a factor in common; those at the edge overlap their neighbours."""
+        """Several rows with a common factor; those at the edge overlap their neighbours."""
         b, step = self.b, min(self.nest.shared_step, shared.extent)
         first = self._edge(b.op("mul", block, self._number(self.nest.shared_step)), shared.extent, step)
         rows = [b.op("add nuw nsw", first, self._number(n)) if n else first for n in range(step)]
@@ -459,7 +461,7 @@ class _NestWriter(Elements):
         return self.b.vector("i1", [lane < count for lane in range(self.width)])
 
     def _lane_block(self, bases: list[Place], masks: Sequence[Value | None] | None = None) -> None:
-        """All stages for the lanes at `bases`."""
+        """Run all stages for the lanes at `bases`."""
         self._set_lanes(self.lane, bases, masks)
         copies = len(bases)
         for stage in self.nest.stages:
@@ -506,7 +508,7 @@ class _NestWriter(Elements):
         return flat(layout) + running
 
     def _with_element(self, r: Reduction, total: list[Value], u: int) -> list[Value]:
-        """Accumulators with one more element; rows done together round a product and its sum once."""
+        """Accumulate one more element; interleaved rows use a fused multiply-add."""
         if self.nest.shared is None or not DTYPES[r.dtype].is_float:
             return combine(self.b, r, total, self._element(r, u))
         one, other = (self._spread(x, u, total[0].lanes)[0] for x in r.body.args)
@@ -584,7 +586,7 @@ class _NestWriter(Elements):
         self._write_all(stage.stores, 1)
         return following
 
-    # -- an inner lane: stages one after another ----------------------------------------------------------
+    # -- an inner lane: stages in sequence ----------------------------------------------------------------
 
     def _row_of_stages(self) -> None:
         for stage in self.nest.stages:
@@ -640,7 +642,7 @@ class _NestWriter(Elements):
     def _serial(
         self, variables: Sequence[LoopVar], carried: list[Value], body: Callable[[list[Value]], list[Value]]
     ) -> list[Value]:
-        """Nested serial loops around a body that takes and gives carried values."""
+        """Nested serial loops around a body that takes and returns carried values."""
         variables = [v for v in variables if v.extent > 1]
         if not variables:
             return body(carried)

@@ -1,7 +1,7 @@
-"""From tensors to scalars: every output becomes an expression of loop variables and input elements.
+"""Lowers tensors to scalars: every output becomes an expression of loop variables and input elements.
 
-Producers are inlined by substituting indices; equal expressions become one node. Reductions and scans stay
-as nodes of their own, whose bodies are expressions of the inner loop variables.
+Producers are inlined by substituting indices; equal expressions become one node (hash-consing). Reductions and scans
+stay nodes, whose bodies are expressions of the inner loop variables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Node:
 
     Leaves: const (number), index (Index), cond ("lt" or "eq", Index compared with 0),
     load (buffer number, offset Index, guard Node or None), reduction (Reduction), running (Running).
-    The data of a lookup (the element of a table of 256 bytes at the byte it is given) is the table's buffer number.
+    The data of a lookup (the entry of a table of 256 bytes for a byte) is the table's buffer number.
     """
 
     __slots__ = ("args", "data", "dtype", "op", "stage", "uid", "vars")
@@ -47,7 +47,7 @@ class Node:
         self.dtype = dtype
         self.data = data
         self.vars = variables  # bit mask of the loop variables it depends on
-        self.stage = stage  # how many stages of reductions must be complete before it is known
+        self.stage = stage  # the number of reduction stages that must be complete before it is known
 
     def __repr__(self) -> str:
         if self.op in ("const", "index", "cond", "load"):
@@ -66,10 +66,10 @@ class Reduction:
         self.uid = uid
         self.op = op
         self.body = body
-        self.group = group  # which set of inner loops it runs over
+        self.group = group  # the set of inner loops it runs over
         self.last = last
         self.position = position  # the row-major position in the reduced dimensions, for argmax and argmin
-        self.extent = extent  # how many elements are reduced
+        self.extent = extent  # the number of reduced elements
         self.dtype = body.dtype
         self.node: Node
 
@@ -96,9 +96,9 @@ Indices = tuple[Index, ...]
 class Lowering:
     """Lowers tensors over one set of loop variables.
 
-    `reduced` is asked for the indices along the axes of every reduction met: it gets the reduction and the
-    indices of its kept dimensions, and answers with the inner indices and the number of their group, or None
-    to leave the reduction as an unknown (when the loops are still to be found).
+    `reduced` provides the indices along the axes of every reduction: it receives the reduction and the indices of its
+    kept dimensions, and returns the inner indices and the number of their group, or None to leave the reduction as an
+    unknown (while the loops are not determined yet).
     """
 
     def __init__(self, inputs: Sequence[e.Tensor]) -> None:
@@ -126,7 +126,7 @@ class Lowering:
         variables: int = 0,
         stage: int = 0,
     ) -> Node:
-        """The node for an operation, made once."""
+        """The node for an operation, created once."""
         key = (op, dtype, data, *[a.uid for a in args])
         found = self._nodes.get(key)
         if found is None:
@@ -163,7 +163,7 @@ class Lowering:
         return stage
 
     def condition(self, relation: str, i: Index) -> Node:
-        """Whether i < 0 ("lt") or i == 0 ("eq")."""
+        """The condition i < 0 ("lt") or i == 0 ("eq")."""
         if relation == "lt" and (i.hi < 0 or i.lo >= 0):
             return self.const(i.hi < 0, "bool")
         if relation == "eq" and (i.is_const or i.lo > 0 or i.hi < 0):
@@ -178,12 +178,12 @@ class Lowering:
         return self.arith.atom("opaque", (node.uid,), -UNBOUNDED, UNBOUNDED, node.vars, node)
 
     def both(self, a: Node | None, b: Node | None) -> Node | None:
-        """Conjunction of two guards, either of which may be absent."""
+        """The conjunction of two optional guards."""
         if a is None or b is None:
             return a or b
         return self.apply("and", (a, b), "bool")
 
-    # -- scalar operations with the simplifications that keep every bit -----------------------------------
+    # -- scalar operations with bit-exact simplifications -------------------------------------------------
 
     def apply(self, op: str, args: tuple[Node, ...], dtype: str) -> Node:
         """A unary, binary, select or cast operation on nodes."""
@@ -253,7 +253,7 @@ class Lowering:
         return self.node("cast", (x,), dtype)
 
     def _fold_index(self, op: str, args: tuple[Node, ...]) -> Node | None:
-        """Arithmetic on index values stays index arithmetic where it cannot overflow or round."""
+        """Keep arithmetic on index values as index arithmetic if it cannot overflow or round."""
         indices: list[Index] = []
         for a in args:
             i = self._as_index(a)
@@ -268,7 +268,7 @@ class Lowering:
         return None if found is None or _overflows(found) else self.index(found)
 
     def _as_index(self, node: Node) -> Index | None:
-        """The index a value is equal to, looking through casts between integers that keep its range."""
+        """The index that a value equals, looking through range-preserving integer casts."""
         if node.op == "index":
             return node.data
         if node.op == "const" and DTYPES[node.dtype].is_int:
@@ -316,7 +316,7 @@ class Lowering:
     # -- tensors ------------------------------------------------------------------------------------------
 
     def lower(self, t: e.Tensor, at: Indices, guard: Node | None = None) -> Node:
-        """The element of `t` at `at`; reads happen only where `guard` holds."""
+        """The element of `t` at `at`; loads happen only where `guard` holds."""
         key = (id(t), at, guard.uid if guard is not None else -1)
         found = self._memo.get(key)
         if found is None:
@@ -403,7 +403,7 @@ class Lowering:
         return result
 
     def _break(self, i: Index, at: int, *, concat: bool) -> None:
-        """Note that behaviour changes where i passes `at`, if i is one loop variable and a constant."""
+        """Record that behaviour changes where i passes `at`, if i is one loop variable plus a constant."""
         if len(i.terms) == 1 and i.terms[0][1] == 1 and isinstance(i.terms[0][0], LoopVar):
             var = i.terms[0][0]
             place = at - i.const
@@ -509,7 +509,7 @@ class Lowering:
             if axis != t.axis and other.vars & var.bit:
                 raise Unfusable("a scan that is read along a diagonal")
         body = self.lower(t.inputs[0], at, None)
-        falling = t.reverse == forward  # whether it runs from the last turn of the loop to the first
+        falling = t.reverse == forward  # whether it runs against the direction of the loop
         key = ("running", t.op, t.exclusive, falling, body.uid, var.bit)
         known = self._nodes.get(key)
         if known is None:
@@ -532,12 +532,12 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 
 
 def _is_byte_table(x: e.Tensor, indices: e.Tensor) -> bool:
-    """Whether a gather is a function of bytes: a vector instruction or two look it up."""
+    """True if a gather is a function of bytes, which one or two vector instructions look up."""
     return x.shape == (256,) and x.dtype in ("int8", "uint8") and indices.dtype == "uint8"
 
 
 def _never_positive(x: Node) -> bool:
-    """Whether a value is a number less the maximum it takes part in, as in softmax."""
+    """True if a value is a number minus a maximum that includes it, as in softmax."""
     if x.op != "sub" or x.args[1].op != "reduction":
         return False
     reduction = x.args[1].data
@@ -557,7 +557,7 @@ def _aligned(at: Indices, shape: e.Shape) -> Indices:
 
 
 def _spread(kept: Indices, axes: Sequence[int], inner: Indices) -> Indices:
-    """Indices of a reduction's operand from the kept ones and those along the reduced axes."""
+    """Indices of a reduction's operand from the kept indices and those along the reduced axes."""
     at = list(kept)
     for axis, i in zip(axes, inner, strict=False):
         at.insert(axis, i)

@@ -17,13 +17,13 @@ _ANY = _NUMBER | _BOOL
 
 @dataclass(frozen=True)
 class Op:
-    """One scalar operation; `cost` is in vector instructions on float32, roughly."""
+    """One scalar operation; `cost` is approximately in vector instructions on float32."""
 
     name: str
     accepts: frozenset[str]
     cost: float
     to_bool: bool = False
-    exact: bool = False  # the result of rounded operands needs no rounding (max, neg, floor...)
+    exact: bool = False  # the result for rounded operands needs no rounding (max, neg, floor...)
 
 
 def _table(*rows: tuple[str, frozenset[str], float, str]) -> dict[str, Op]:
@@ -92,7 +92,7 @@ def _checked(table: dict[str, Op], kind: str, name: str, dtype: str) -> str:
 
 
 def unary_dtype(name: str, dtype: str) -> str:
-    """The result type of a unary operation on `dtype`; raises when it does not take that type."""
+    """The result type of a unary operation on `dtype`; raises if it does not support that type."""
     return _checked(UNARY, "unary", name, dtype)
 
 

@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def postorder(roots: Sequence[T], operands: Callable[[T], Sequence[T]], known: Iterable[int] = ()) -> list[T]:
-    """The roots and what is below them, each once and after its operands, the first of which come first.
+    """The roots and all nodes below them in postorder: each once, after its operands.
 
-    `known` are the ids of those that are left out.
+    `known` are the ids of nodes to skip.
 
     >>> below = {"sum": ["x", "product"], "product": ["x", "y"]}
     >>> postorder(["sum"], lambda name: below.get(name, []))

@@ -19,13 +19,13 @@ class Processor:
 
     l1_bytes: int = 32 << 10  # data cache of a core
     last_bytes: int = 32 << 20  # of the last level
-    wake_ns: float = 20_000.0  # work that is worth another thread
-    serial_elements: int = 1 << 16  # of a reduction that one core does as fast as all
-    l2_bytes: int = 1 << 20  # of a core; for kernels of the runtime
+    wake_ns: float = 20_000.0  # work that justifies another thread
+    serial_elements: int = 1 << 16  # of a reduction that one core computes as fast as all
+    l2_bytes: int = 1 << 20  # of a core; for the runtime's kernels
 
     @property
     def chunk(self) -> int:
-        """Elements of a long row that one unit of parallel work covers: half of the first-level cache."""
+        """Elements of a long row per unit of parallel work: half of the L1 cache."""
         return _power_of_two(self.l1_bytes) // 2 // _ELEMENT
 
     @property
@@ -35,7 +35,7 @@ class Processor:
 
     @property
     def stack_bytes(self) -> int:
-        """Room for the temporaries of a row: what stays close to the core."""
+        """Space for the temporaries of a row that stays close to the core."""
         return 2 * _power_of_two(self.l1_bytes)
 
     @property
@@ -45,7 +45,7 @@ class Processor:
 
     @property
     def streamed_bytes(self) -> int:
-        """Traffic of a kernel whose outputs have left the caches before they are read."""
+        """Traffic from which a kernel's outputs are evicted from the caches before they are read."""
         return 2 * self.last_bytes
 
 

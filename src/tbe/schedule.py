@@ -1,9 +1,9 @@
 """Schedules kernels: parallel loops, vectorised loops, and the temporaries between them.
 
-The iteration space is split into kept variables (one value of each output or reduction for every
-combination) and inner variables (those that reductions run over). A *row* is one combination of the kept variables. One
-variable is the lane: with an inner lane, every row is a sequence of vectorised stages (softmax along the last
-axis); with an outer lane, neighbouring rows share vectors (sum over the first axis, and all elementwise work).
+The iteration space is split into kept variables (one value of each output or reduction per combination) and inner
+variables (those that reductions run over). A *row* is one combination of the kept variables. One variable is the lane:
+with an inner lane, every row is a sequence of vectorised stages (softmax along the last axis); with an outer lane,
+adjacent rows share vectors (sum over the first axis, and all elementwise work).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ __all__ = [
 MAX_BOXES = 64
 _NOMINAL_LANES = 16
 _ORDERED_LANES = 256  # lanes from which accumulators are on the stack
-_ORDERED_ALONE = 1024  # the same where there are fewer rows than this to be shared out
+_ORDERED_ALONE = 1024  # the same if there are fewer rows than this to parallelise over
 _ORDERED_ROWS = 8
-_ORDERED_AGAIN = 6.0  # vector instructions that may be done anew for each row
-_SHARED_ROWS = (6, 5, 4, 3, 2)  # with their sums in up to four vectors each, 32 registers hold six
+_ORDERED_AGAIN = 6.0  # vector instructions that may be repeated for each row
+_SHARED_ROWS = (6, 5, 4, 3, 2)  # with sums in up to four vectors each, 32 registers hold six
 _IN_ORDER = frozenset(["sum", "prod", "max", "min"])
 
 
 @dataclass(frozen=True)
 class Store:
-    """An output element: where it goes, its value, and whether it is written inside the inner loops."""
+    """An output element: its address, its value, and whether it is stored inside the inner loops."""
 
     buffer: int
     offset: Index
@@ -103,12 +103,12 @@ class Nest:
     temporaries: list[Temporary]
     lane: LoopVar
     lane_outer: bool
-    chunk: int  # lanes one row covers at most, where the lane is an outer one
+    chunk: int  # maximum lanes per row, if the lane is an outer one
     runnings: list[Running]
     tile: LoopVar | None = None  # the variable along which loads that are strided in the lane are contiguous
-    tile_step: int = 1  # how many values of it one row covers
-    shared: LoopVar | None = None  # rows along it have one factor of a sum of products in common
-    shared_step: int = 1  # how many of them are done at a time
+    tile_step: int = 1  # its values per row
+    shared: LoopVar | None = None  # rows along it share one factor of a sum of products
+    shared_step: int = 1  # the number of such rows computed at a time
     row_ns: float = 0.0
     rows_per_unit: int = 1
     tuning: Tuning = field(default_factory=Tuning)
@@ -117,22 +117,22 @@ class Nest:
 
     @property
     def outer(self) -> list[LoopVar]:
-        """The loops a row is one combination of, without the lane, the tile and rows done at a time."""
+        """The loops of a row, without the lane, the tile and rows computed at a time."""
         return [v for v in self.kept if v is not self.lane and v is not self.tile and v is not self.shared]
 
     @property
     def tiles(self) -> int:
-        """How many pieces the tile variable is cut into."""
+        """The number of pieces of the tile variable."""
         return -(-self.tile.extent // self.tile_step) if self.tile is not None else 1
 
     @property
     def blocks(self) -> int:
-        """How many pieces the rows that are done several at a time are cut into."""
+        """The number of blocks of rows that are computed several at a time."""
         return -(-self.shared.extent // self.shared_step) if self.shared is not None else 1
 
     @property
     def chunks(self) -> int:
-        """How many pieces the lane is cut into."""
+        """The number of pieces of the lane."""
         return -(-self.lane.extent // self.chunk) if self.lane_outer else 1
 
     @property
@@ -142,13 +142,13 @@ class Nest:
 
     @property
     def units(self) -> int:
-        """How many units of parallel work the nest has."""
+        """The number of units of parallel work of the nest."""
         return -(-self.rows // self.rows_per_unit)
 
 
 @dataclass
 class Schedule:
-    """The loops of a kernel, and what running it costs."""
+    """The loops of a kernel, and the cost of running it."""
 
     inputs: tuple[e.Tensor, ...]
     outputs: tuple[e.Tensor, ...]
@@ -158,7 +158,7 @@ class Schedule:
     flops: int
     bytes_moved: int
     aliases: list[tuple[int, int]]  # (input, output) pairs that may share memory
-    streams: bool = False  # whether aligned outputs bypass the caches
+    streams: bool = False  # whether aligned outputs use non-temporal stores
     processor: Processor = field(default_factory=Processor)
 
     @property
@@ -183,7 +183,7 @@ def schedule(
 
 
 def children(node: Node) -> Iterator[Node]:
-    """The nodes a node is computed from, run-time values inside its index included."""
+    """The nodes a node is computed from, including run-time values inside its index."""
     yield from node.args
     if node.op == "load":
         yield from _opaque(node.data[1])
@@ -204,7 +204,7 @@ def _opaque(i: Index) -> Iterator[Node]:
 
 
 def _indices(node: Node) -> Iterator[Index]:
-    """Every index polynomial used by one node, the ones inside quotients and clamps included."""
+    """Every index polynomial of one node, including those inside quotients and clamps."""
     if node.op == "load":
         yield from _nested(node.data[1])
     elif node.op == "index":
@@ -227,7 +227,7 @@ def _nested(i: Index) -> Iterator[Index]:
 
 @dataclass
 class _Dim:
-    """One dimension of the iteration space, from `offset` on, cut into factors (outermost first).
+    """One dimension of the iteration space, from `offset` on, split into factors (outermost first).
 
     A falling dimension counts down from its last element.
     """
@@ -238,7 +238,7 @@ class _Dim:
 
 
 class _Split(Exception):
-    """A loop variable must be cut in two for an index to become affine."""
+    """Raised if a loop variable must be split in two for an index to become affine."""
 
     def __init__(self, dim: _Dim, position: int, inner: int) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class _Split(Exception):
 
 
 class _Space:
-    """Makes the loop variables of dimensions and remembers where they come from."""
+    """Creates the loop variables of dimensions and records their origin."""
 
     def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
@@ -279,7 +279,7 @@ class _Space:
         return made, tuple(indices)
 
     def check(self) -> None:
-        """Raise _Split when a quotient or remainder of one variable would go away by cutting it."""
+        """Raise _Split if splitting a variable would remove a quotient or remainder of it."""
         for made in self.lowering.arith.atoms():
             if made.kind not in ("div", "mod"):
                 continue
@@ -349,7 +349,7 @@ class _Planner:
             yield from self._boxes(box, count * (len(edges) - 1))
 
     def _cut(self, space: _Space, dims: list[_Dim], among: set[LoopVar]) -> tuple[int, set[int]] | None:
-        """A dimension to cut and where, if one of the variables `among` has break points."""
+        """A dimension to cut and the position, if one of the variables `among` has break points."""
         for var in sorted(among, key=lambda v: v.bit):
             dim, _ = space.origin[var]
             if len(dim.factors) == 1:
@@ -393,7 +393,7 @@ class _Planner:
     def _try_reducing(
         self, primary: e.Tensor, dims: list[_Dim], groups: dict[e.Shape, list[_Dim]]
     ) -> Nest | None:
-        """The loops, or None when the values of reductions turn out not to be read."""
+        """The loops, or None if the values of reductions turn out to be unused."""
         probe = _Space(Lowering(self.inputs))
         probe.lowering.lower(primary, probe.variables(dims, "i")[1])
         probe.check()
@@ -428,7 +428,7 @@ class _Planner:
         order: list[LoopVar],
         groups: dict[e.Shape, list[_Dim]],
     ) -> tuple[list[LoopVar], list[LoopVar]]:
-        """Inner loops over the axes of a reduction, placed among the kept loops as in its operand."""
+        """Inner loops over the axes of a reduction, placed among the kept loops in the order of its operand."""
         t, kept = unknown
         shape = t.inputs[0].shape
         reduced = tuple(shape[a] for a in t.axes)
@@ -456,7 +456,7 @@ class _Planner:
         nest_groups: list[list[LoopVar]],
         groups: dict[e.Shape, list[_Dim]],
     ) -> Callable[[e.Reduce, tuple[Index, ...]], tuple[tuple[Index, ...], int]]:
-        """What gives a reduction its inner indices; new groups of loops are added to `nest_groups`."""
+        """A function that gives a reduction its inner indices; new groups of loops are added to `nest_groups`."""
         inner = nest_groups[0]
         inner_bits = sum(v.bit for v in inner)
         kept_size = math.prod(v.extent for v in order if v not in inner)
@@ -492,7 +492,7 @@ class _Planner:
         full = t.size == size
         if not full and t.size != math.prod(v.extent for v in kept):
             raise Unfusable(f"an output of shape {t.shape} beside loops of {size} elements")
-        # Loops may stand in the order of a reduction's operand; results are stored in their own.
+        # Loops may be in the order of a reduction's operand; results are stored in their own order.
         over = order if full else sorted(kept, key=lambda v: v.bit)
         position = linear([Index(((v, 1),), 0) for v in over], [v.extent for v in over])
         at = space.lowering.arith.unravel(position, t.shape)
@@ -500,7 +500,7 @@ class _Planner:
         return Store(len(self.inputs) + number, position, value, full, t.dtype)
 
     def _plan_scan(self, primary: e.Tensor, dims: list[_Dim]) -> Nest:
-        """Loops of a scan; a scan that runs backwards makes its loop count down."""
+        """The loops of a scan; a backward scan makes its loop count down."""
         for t in self.outputs:
             if t.size != primary.size:
                 raise Unfusable("outputs of different sizes beside a scan")
@@ -585,7 +585,7 @@ class _Planner:
 
 
 def _pieces(nests: Sequence[Nest], processor: Processor) -> tuple[int, int]:
-    """Units of parallel work, and how many of them are worth a thread."""
+    """Units of parallel work, and the number of them that justifies a thread."""
     total = sum(n.units for n in nests)
     time = max(_nanoseconds(nests), 1.0)
     return total, max(1, min(total, math.ceil(processor.wake_ns * total / time))) if total else 1
@@ -596,7 +596,7 @@ def _nanoseconds(nests: Sequence[Nest]) -> float:
 
 
 def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
-    """The schedule with choices found by measurement in place of those made by rules."""
+    """The schedule with measured choices in place of those made by rules."""
     nests = []
     for nest in plan.nests:
         changed = dataclasses.replace(nest, tuning=tuning)
@@ -615,7 +615,7 @@ def retuned(plan: Schedule, tuning: Tuning) -> Schedule:
 
 
 def row_by_row(plan: Schedule) -> Schedule:
-    """The schedule with every row on its own, as threads of a GPU do them."""
+    """The schedule with every row by itself, as threads of a GPU compute them."""
     nests = [dataclasses.replace(nest, shared=None, shared_step=1) for nest in plan.nests]
     return dataclasses.replace(plan, nests=nests)
 
@@ -637,12 +637,12 @@ def _has_reduction(outputs: Sequence[e.Tensor]) -> bool:
 
 
 def _reachable(roots: Sequence[Node]) -> list[Node]:
-    """All nodes below `roots`, bodies of reductions included, operands before users."""
+    """All nodes below `roots` in topological order, including bodies of reductions."""
     return _in_order(roots, lambda n: [*children(n), n.data.body] if n.op == "reduction" else children(n))
 
 
 def _in_order(roots: Sequence[Node], below: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """The nodes that are reached, operands before users."""
+    """The reachable nodes in topological order."""
     order: list[Node] = []
     seen: set[int] = set()
     stack = [(n, False) for n in reversed(roots)]
@@ -667,7 +667,7 @@ def _uses(nodes: Sequence[Node], stores: Sequence[Store]) -> list[Index]:
 
 
 def _merge(order: list[LoopVar], uses: Sequence[Index]) -> list[LoopVar]:
-    """Merge neighbouring loops that every index treats as one."""
+    """Merge adjacent loops that every index treats as one."""
     merged: list[LoopVar] = []
     for var in order:
         while merged and all(_as_one(i, merged[-1], var) for i in uses):
@@ -693,7 +693,7 @@ def _as_one(i: Index, outer: LoopVar, inner: LoopVar) -> bool:
 
 
 def _stages(stores: Sequence[Store], nodes: Sequence[Node]) -> list[Stage]:
-    """The passes in the order they run: by how many reductions they wait for, then by group."""
+    """The passes in execution order: by the number of reductions they wait for, then by group."""
     found: dict[tuple[int, int], Stage] = {}
     for node in nodes:
         if node.op == "reduction":
@@ -707,7 +707,7 @@ def _stages(stores: Sequence[Store], nodes: Sequence[Node]) -> list[Stage]:
 
 
 def closure(roots: Sequence[Node], stop: set[int]) -> list[Node]:
-    """The nodes evaluated in one pass, operands first: down to reductions and to the nodes in `stop`."""
+    """The nodes evaluated in one pass in topological order: down to reductions and to the nodes in `stop`."""
     return _in_order(roots, lambda n: () if n.op == "reduction" or n.uid in stop else children(n))
 
 
@@ -719,7 +719,7 @@ def lane_of(groups: list[list[LoopVar]], group: int, lane: LoopVar, outer: bool)
 
 
 def stack_elements(group: Sequence[LoopVar], lane: LoopVar, outer: bool) -> int:
-    """Elements of a temporary: whole vectors for each step of the serial loops of its group."""
+    """Elements of a temporary: whole vectors per step of the serial loops of its group."""
     lanes = _NOMINAL_LANES * 4 if outer else -(-lane.extent // 64) * 64
     return math.prod(v.extent for v in group if v is not lane) * lanes
 
@@ -733,7 +733,7 @@ def stack_size(node: Node) -> int:
 def _temporaries(
     stages: list[Stage], groups: list[list[LoopVar]], lane: LoopVar, outer: bool, room: int
 ) -> list[Temporary]:
-    """Choose the values of an early pass that a later pass over the same loops should find on the stack."""
+    """Choose the values of an early pass to keep on the stack for a later pass over the same loops."""
     found: list[Temporary] = []
     for number, group in enumerate(groups):
         passes = [s for s in stages if s.group == number]
@@ -768,7 +768,7 @@ def _temporaries(
 
 
 def effort(node: Node) -> float:
-    """Vector instructions a node takes, roughly."""
+    """The approximate number of vector instructions of a node."""
     if node.op in ("const", "index", "cond", "reduction", "unknown", "running"):
         return 0.5
     if node.op == "load":
@@ -793,7 +793,7 @@ def _choose_lane(
     nodes: Sequence[Node],
     runnings: Sequence[Running],
 ) -> tuple[LoopVar | None, LoopVar | None]:
-    """The variable vectors run along, which makes memory accesses cheapest, and the tile variable."""
+    """The lane with the cheapest memory accesses, and the tile variable."""
     candidates = [v for v in kept if v.extent > 1]
     if groups:
         candidates += [v for v in groups[0] if v.extent > 1]
@@ -821,7 +821,7 @@ def _choose_lane(
 
 
 def _tile_for(lane: LoopVar, kept: Sequence[LoopVar], loads: Sequence[Node]) -> LoopVar | None:
-    """The variable along which a load is contiguous that is strided in the lane, if tiling it would help."""
+    """The variable along which a load that is strided in the lane is contiguous, if tiling it would help."""
     for node in loads:
         offset = node.data[1]
         if node.args or not offset.vars & lane.bit or offset.coefficient(lane) in (None, 0, 1, -1):
@@ -852,10 +852,10 @@ def _tile_step(lane: LoopVar, tile: LoopVar, nodes: Sequence[Node], processor: P
 
 
 def _share_factor(nest: Nest, uses: Sequence[Index]) -> None:
-    """Let several rows of a sum of products go through its terms together, where one factor is the same in them.
+    """Register blocking: compute several rows of a sum of products together if they share one factor.
 
-    Each value of the common factor is then read once for all of them, and each of the other once for several
-    vectors: the sums stay in registers. The innermost loop follows the other factor through memory.
+    Each value of the common factor is then loaded once for all of them, and each of the other once for several vectors:
+    the sums stay in registers. The innermost loop follows the other factor through memory.
     """
     factors = _factors(nest)
     if factors is None:
@@ -875,7 +875,7 @@ def _share_factor(nest: Nest, uses: Sequence[Index]) -> None:
 
 
 def _factors(nest: Nest) -> tuple[int, int] | None:
-    """The variables of the two factors that a nest sums the products of: one along the lane, one not."""
+    """The variables of the two factors of a nest's sum of products: one along the lane, one not."""
     if not nest.lane_outer or nest.tile is not None or nest.runnings or nest.temporaries:
         return None
     if len(nest.groups) != 1 or len(nest.stages) != 1 or len(nest.stages[0].reductions) != 1:
@@ -894,12 +894,12 @@ def _factors(nest: Nest) -> tuple[int, int] | None:
 
 
 def _shared_gain(extent: int, step: int) -> float:
-    """How well so many rows at a time use the registers, those done twice at the end counted once."""
+    """How well this many rows at a time use the registers; rows computed twice at the end count once."""
     return extent / (-(-extent // step) * step) * step / (step + 1.5)
 
 
 def _runs_in_order(nest: Nest) -> bool:
-    """Whether long rows are added up one after another, instead of piece by piece through all of them."""
+    """True if long rows are accumulated one after another, instead of piece by piece through all of them."""
     if not nest.lane_outer or nest.tile is not None or nest.runnings or nest.temporaries:
         return False
     if len(nest.groups) != 1 or len(nest.stages) != 1:
@@ -913,7 +913,7 @@ def _runs_in_order(nest: Nest) -> bool:
 
 
 def _again(nest: Nest) -> float:
-    """Vector instructions for what is the same in all rows, which only rows done piece by piece do once."""
+    """Vector instructions for row-invariant values, which only rows computed piece by piece evaluate once."""
     inner = sum(v.bit for v in nest.groups[0])
     nodes = closure(nest.stages[0].roots(), set())
     return sum(effort(n) for n in nodes if not n.vars & inner and n.op not in ("const", "load"))
@@ -933,7 +933,7 @@ def _chunk(nest: Nest, nodes: Sequence[Node]) -> int:
 
 
 def _row_time(nest: Nest) -> float:
-    """Nanoseconds one row takes on one core, roughly."""
+    """The approximate nanoseconds of one row on one core."""
     lanes = min(nest.lane.extent, nest.chunk) * nest.tile_step * nest.shared_step if nest.lane_outer else 1
     time = 3.0
     for stage in nest.stages:
@@ -975,7 +975,7 @@ def _work(nests: Sequence[Nest], inputs: Sequence[e.Tensor], outputs: Sequence[e
 
 
 def _aliases(planner: _Planner, nests: Sequence[Nest]) -> list[tuple[int, int]]:
-    """Inputs whose every element is read only where one output element of the same size is then written."""
+    """Inputs whose every element is read only where one output element of the same size is then stored."""
     count = len(planner.inputs)
     pairs = []
     for number, tensor in enumerate(planner.inputs):
@@ -988,7 +988,7 @@ def _aliases(planner: _Planner, nests: Sequence[Nest]) -> list[tuple[int, int]]:
 
 def _in_place(nest: Nest, source: int, target: int) -> bool:
     store = next(s for s in nest.stores if s.buffer == target)
-    # Tiles overlap at the edges, as rows done several at a time do: elements are written twice.
+    # Tiles overlap at the edges, as do rows computed several at a time: elements are stored twice.
     if nest.tile is not None or nest.shared is not None or not store.full:
         return False
     for node in _reachable([s.value for s in nest.stores]):

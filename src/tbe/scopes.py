@@ -1,6 +1,6 @@
-"""Nested loops in which every value is written once, as far out as its operands allow.
+"""Nested loops in which every value is emitted once, hoisted as far out as its operands allow.
 
-The *depth* of a value is the number of the scope (a loop, or a straight block) it is written in.
+The *depth* of a value is the number of the scope (a loop, or a straight block) in which it is emitted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Scopes"]
 
 
 class _Scope:
-    """A loop body (or a straight block): where code hoisted out of it goes, and what it defines."""
+    """A loop body (or a straight block): the place for code hoisted out of it, and its definitions."""
 
     __slots__ = ("before", "bound", "keys")
 
@@ -25,7 +25,7 @@ class _Scope:
 
 
 class Scopes:
-    """The loops being written, and the values already written in each of them."""
+    """The loops being emitted, and the values already emitted in each of them."""
 
     def __init__(self, b: Builder) -> None:
         self.b = b
@@ -52,7 +52,7 @@ class Scopes:
         self.scopes[-1].bound.append(var.bit)
 
     def _region(self, depth: int) -> Lines:
-        """Where code of a depth goes."""
+        """The place for code of a depth."""
         return self.main if depth + 1 >= len(self.scopes) else self.scopes[depth + 1].before
 
     def _keep(self, key: tuple, value: Value, depth: int) -> tuple[Value, int]:
@@ -61,7 +61,7 @@ class Scopes:
         return found
 
     def _at(self, depth: int, write: Callable[[], Value]) -> Value:
-        """Write code at a depth."""
+        """Emit code at a depth."""
         saved = self.b.out
         self.b.out = self._region(depth)
         value = write()
@@ -82,7 +82,7 @@ class Scopes:
         return results
 
     def _when(self, condition: Value, body: Callable[[], None]) -> None:
-        """Run the body where the condition holds; what is hoisted out of it goes before the branch."""
+        """Run the body if the condition holds; code hoisted out of it goes before the branch."""
         self._open()
         self.b.when(condition, body)
         self._close()

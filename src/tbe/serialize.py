@@ -1,7 +1,7 @@
 """Tensor expressions as JSON text, and their fingerprint.
 
-The text is read from files of strangers: everything in it is checked, sizes are bounded, and nodes are made
-by the public constructors, so that a kernel built from it cannot read or write outside its tensors.
+The text may come from untrusted files: everything in it is checked, sizes are bounded, and nodes are created by the
+public constructors, so that a kernel built from it cannot access memory outside its tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tbe.tuning import tuning_of
 __all__ = ["apply_json", "fingerprint", "from_json", "structure", "to_json"]
 
 FORMAT = 1
-CODE_VERSION = 9  # of the generated machine code: raise it when the same expression gives other code
+CODE_VERSION = 9  # of the generated machine code: increment it when the same expression gives other code
 MAX_TEXT = 16 << 20
 MAX_NODES = 20_000
 MAX_ELEMENTS = 1 << 44
@@ -31,12 +31,12 @@ Record = dict[str, Any]
 
 
 def to_json(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
-    """Write a graph as text."""
+    """Serialise a graph."""
     return json.dumps(_document(inputs, outputs, names=True), separators=(",", ":"))
 
 
 def fingerprint(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
-    """A hash of the structure of a graph, and of choices found by tuning: equal ones give equal machine code."""
+    """A hash of the structure of a graph and of tuned choices: equal hashes give equal machine code."""
     hashed = structure(inputs, outputs)
     tuning = tuning_of(hashed)
     if tuning is None:
@@ -45,7 +45,7 @@ def fingerprint(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
 
 
 def structure(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> str:
-    """A hash of the structure of a graph, whatever the names in it."""
+    """A hash of the structure of a graph, independent of names."""
     text = json.dumps([CODE_VERSION, _document(inputs, outputs, names=False)], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -133,7 +133,7 @@ _KINDS = {kind: kind.__name__.lower() for kind in _WRITE}
 
 
 def from_json(text: str) -> tuple[list[e.Tensor], list[e.Tensor]]:
-    """Read a graph back; raises ValueError for anything that is not exactly what to_json writes."""
+    """Deserialise a graph; raises ValueError for anything that is not exactly what to_json writes."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"kernel description longer than {MAX_TEXT} characters")
     try:
@@ -143,7 +143,7 @@ def from_json(text: str) -> tuple[list[e.Tensor], list[e.Tensor]]:
 
 
 def apply_json(text: str, tensors: Sequence[e.Tensor]) -> list[e.Tensor]:
-    """The outputs of a graph that was written as text, over given tensors in place of its inputs.
+    """The outputs of a serialised graph, with given tensors in place of its inputs.
 
     >>> x = e.placeholder((2,), "float32")
     >>> apply_json(to_json([x], [e.unary("exp", x)]), [e.constant(0.0, "float32")])

@@ -33,7 +33,7 @@ def substitute(outputs: Sequence[e.Tensor], replacements: Mapping[e.Tensor, e.Te
 
 
 def inputs_first(outputs: Sequence[e.Tensor], known: Iterable[int] = ()) -> list[e.Tensor]:
-    """The tensors `outputs` are computed from, themselves included, each after those it reads."""
+    """The tensors that `outputs` depend on, including themselves, in topological order."""
     return postorder(outputs, lambda tensor: tensor.inputs, known)
 
 

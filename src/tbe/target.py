@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Machine:
-    """What the generator needs to know about a processor."""
+    """The properties of a processor that the generator needs."""
 
     name: str
     cpu: str
@@ -39,12 +39,12 @@ class Machine:
 
     @property
     def permutes_bytes(self) -> bool:
-        """Whether an instruction chooses bytes of two registers (AVX-512 VBMI)."""
+        """True if an instruction permutes the bytes of two registers (AVX-512 VBMI)."""
         return "+avx512vbmi," in f"{self.features},"
 
     @property
     def registers(self) -> int:
-        """Vector registers."""
+        """The number of vector registers."""
         return 32 if self.masks or _ON_ARM else 16
 
     def lanes(self, bits: int) -> int:
@@ -59,7 +59,7 @@ PORTABLE = Machine(
 )
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c")
 _AVX2 = ("avx2", "fma", "f16c")
-_BEYOND = {  # by limit: how the names of the features it excludes begin
+_BEYOND = {  # by limit: prefixes of the features it excludes
     "sse4": ("avx", "fma", "f16c"),
     "avx2": ("avx512", "avx10", "amx"),
     "avx512": ("avx512bf16", "avx512fp16", "avx10", "amx"),
@@ -71,7 +71,7 @@ _NAMED = {
     "avx512_bf16": Machine("avx512", "cooperlake", "", 64, fma=True, half=True, masks=True),
     "amx": Machine("avx512", "sapphirerapids", "", 64, fma=True, half=True, masks=True),
 }
-_NEEDS = {  # features without which code for a name does not run
+_NEEDS = {  # features that code for a name requires
     "portable": () if _ON_ARM else ("sse4.2",),
     "avx2": _AVX2,
     "avx512": _AVX512,
@@ -82,7 +82,7 @@ _lock = threading.Lock()
 
 
 def instruction_limit() -> str:
-    """The instruction set that `NPU_MAX_ISA` allows at most; "" for all that the processor has.
+    """The largest instruction set that `NPU_MAX_ISA` allows; "" for no limit.
 
     >>> instruction_limit() in ("", "sse4", "avx2", "avx512")
     True
@@ -92,7 +92,7 @@ def instruction_limit() -> str:
 
 @lru_cache(maxsize=1)
 def _features() -> dict[str, bool]:
-    """The processor's features, less those beyond the limit."""
+    """The processor's features, without those beyond the limit."""
     found = dict(llvm.get_host_cpu_features())
     beyond = _BEYOND.get(instruction_limit(), ())
     return {name: on and not name.startswith(beyond) for name, on in found.items()}
@@ -114,7 +114,7 @@ def host_machine() -> Machine:
 
 
 def machine_for(target: str) -> Machine:
-    """The machine a target name stands for: "host", or a name with fixed features."""
+    """The machine of a target name: "host", or a name with fixed features."""
     if target == "host":
         return host_machine()
     if target in _NAMED:
@@ -123,7 +123,7 @@ def machine_for(target: str) -> Machine:
 
 
 def code_identity(target: str) -> str:
-    """What decides, beside an expression, which machine code a target gets: processor, features, compiler."""
+    """What determines a target's machine code besides the expression: processor, features, compiler."""
     version = ".".join(map(str, llvm.llvm_version_info))
     if target.startswith("sm_"):
         return f"{target} LLVM {version}"
@@ -132,14 +132,14 @@ def code_identity(target: str) -> str:
 
 
 def runs_here(target: str) -> bool:
-    """Whether this processor runs code for a target."""
+    """True if this processor runs code for a target."""
     features = _features()
     return target == "host" or all(features.get(f) for f in _NEEDS[target])
 
 
 @lru_cache(maxsize=8)
 def _target_machine(machine: Machine) -> llvm.TargetMachine:
-    llvm.initialize_native_target()  # the others would read several MiB of LLVM for nothing
+    llvm.initialize_native_target()  # the others would load several MiB of LLVM for nothing
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(TRIPLE)
     return target.create_target_machine(

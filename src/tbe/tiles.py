@@ -1,4 +1,4 @@
-"""Square tiles of vectors transposed in registers."""
+"""Transposes square tiles of vectors in registers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["transposed"]
 
 
 def transposed(b: Builder, rows: list[Value], size: int) -> list[Value]:
-    """The columns of a square of vectors: unpacking within 16-byte parts, then exchanging the parts."""
+    """The columns of a square of vectors: unpack within 16-byte parts, then exchange the parts."""
     side = len(rows)
     part = min(side, 16 // size)
     for step in range(part.bit_length() - 1):
@@ -37,7 +37,7 @@ def transposed(b: Builder, rows: list[Value], size: int) -> list[Value]:
 
 
 def _exchanged(b: Builder, rows: list[Value], part: int) -> list[Value]:
-    """For each part: that part of every row, one after another."""
+    """For each part: that part of every row, concatenated."""
     lanes = rows[0].lanes
 
     def pick(pair: Sequence[Value], which: Sequence[int]) -> Value:

@@ -1,8 +1,8 @@
 """Measured choices of loops, cached between processes.
 
-The generator chooses unrolling, pieces and stores by rules. `tbe.bench --tune` measures other choices; what is faster
-is kept in `tuning.json` in the folder that NPU_CACHE_DIR names (or the user's cache folder), by the structure of the
-expression and the processor, and every later build of the same expression uses it.
+The generator chooses unrolling, pieces and stores by rules. `tbe.bench --tune` measures other choices; faster ones are
+stored in `tuning.json` in the folder NPU_CACHE_DIR (or the user's cache folder), by the structure of the expression and
+the processor, and every later build of the same expression uses them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Tuning:
     {'unroll': 4}
     """
 
-    unroll: int | None = None  # vectors a loop body handles at a time
-    chunk: int | None = None  # elements a unit of parallel work covers, without reductions
-    tile: int | None = None  # elements read at a time where rows and columns change places
-    pairs: bool | None = None  # whether two rows are done at a time, with reductions along the row
-    streams: bool | None = None  # whether outputs are written past the caches
+    unroll: int | None = None  # vectors per loop body
+    chunk: int | None = None  # elements per unit of parallel work, without reductions
+    tile: int | None = None  # elements read at a time in a transpose
+    pairs: bool | None = None  # whether two rows are interleaved, with reductions along the row
+    streams: bool | None = None  # whether outputs use non-temporal stores
 
     def given(self) -> dict[str, int]:
-        """The choices made."""
+        """The choices that are set."""
         return {k: int(v) for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
@@ -49,12 +49,12 @@ _loaded: dict[Path, dict[str, dict[str, int]]] = {}
 
 
 def tuning_file() -> Path:
-    """Where choices are kept."""
+    """The file of stored choices."""
     return environment.cache_folder() / "tuning.json"
 
 
 def tuning_of(structure: str, target: str = "host") -> Tuning | None:
-    """The choices kept for an expression, None when it was not tuned on this kind of processor."""
+    """The stored choices for an expression, None if it was not tuned on this kind of processor."""
     table = _table(tuning_file())
     if not table:
         return None
@@ -63,12 +63,12 @@ def tuning_of(structure: str, target: str = "host") -> Tuning | None:
 
 
 def remember(structure: str, tuning: Tuning, target: str = "host") -> None:
-    """Keep choices for an expression."""
+    """Store choices for an expression."""
     _change(lambda table: table.__setitem__(_key(structure, target), tuning.given()))
 
 
 def forget(structure: str, target: str = "host") -> None:
-    """Leave an expression to the rules again."""
+    """Return an expression to the rules."""
     _change(lambda table: table.pop(_key(structure, target), None))
 
 
@@ -85,7 +85,7 @@ def _table(path: Path) -> dict[str, dict[str, int]]:
 
 
 def _read(path: Path) -> dict[str, dict[str, int]]:
-    """The file's entries; one that is damaged counts as empty."""
+    """The file's entries; a damaged file counts as empty."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -96,7 +96,7 @@ def _read(path: Path) -> dict[str, dict[str, int]]:
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any]:
-    """Only choices that exist, with values that make sense."""
+    """The entries that exist and have valid values."""
     found: dict[str, Any] = {}
     for name, most in _LIMITS.items():
         value = entry.get(name)

@@ -1,9 +1,9 @@
 """Elementary functions on vectors of float32 and float64, written with the instruction builder.
 
-Every function keeps IEEE special values: NaN in gives NaN out, infinities and signed zeros give what C99
-says, subnormal numbers are not flushed. Polynomials are minimax fits of the stated function on the stated interval.
-Functions without a float32 form of their own are computed in float64 and rounded, which makes them correct to
-little more than half a unit in the last place.
+Every function handles IEEE special values: NaN in gives NaN out, infinities and signed zeros give the C99 results,
+subnormal numbers are not flushed. Polynomials are minimax fits of the stated function on the stated interval. Functions
+without a float32 version are computed in float64 and rounded, which makes them correct to little more than half a unit
+in the last place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LN2 = math.log(2.0)
 _LOG2E = 1.0 / _LN2
 _LN2_HI32, _LN2_LO32 = 0.693145751953125, 1.4286068203094172321e-6  # 15 bits, the rest
 _LN2_HI64, _LN2_LO64 = 0.6931471803691238164901733, 1.908214929270587816144266e-10  # 32 bits, the rest
-_LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")  # what ln 2 as a double leaves
+_LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")  # the remainder of ln 2 beyond a double
 _LOG2E_LOW = float.fromhex("0x1.777d0ffda0d24p-56")
 _LOG2E_LOW32 = _LOG2E - float(np.float32(_LOG2E))
 _PI_2 = [
@@ -284,7 +284,7 @@ _DIGAMMA = (1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Small parts
+# Helpers
 # ---------------------------------------------------------------------------------------------------------
 
 
@@ -305,13 +305,13 @@ def _copysign(b: Builder, magnitude: Value, sign: Value) -> Value:
 
 
 def _at_most(b: Builder, x: Value, bound: float) -> Value:
-    """min(x, bound), NaN kept."""
+    """min(x, bound), NaN preserved."""
     limit = b.like(x, bound)
     return b.select(b.fcmp("ogt", x, limit), limit, x)
 
 
 def _at_least(b: Builder, x: Value, bound: float) -> Value:
-    """max(x, bound), NaN kept."""
+    """max(x, bound), NaN preserved."""
     limit = b.like(x, bound)
     return b.select(b.fcmp("olt", x, limit), limit, x)
 
@@ -335,19 +335,19 @@ def _square_exact(b: Builder, x: Value) -> tuple[Value, Value]:
 
 
 def float_max(b: Builder, x: Value, y: Value) -> Value:
-    """The greater value; NaN when either is NaN."""
+    """The larger value; NaN if either is NaN."""
     greater = b.select(b.fcmp("ogt", x, y), x, y)
     return greater if x.is_const else b.select(b.fcmp("uno", x, x), x, greater)
 
 
 def float_min(b: Builder, x: Value, y: Value) -> Value:
-    """The lesser value; NaN when either is NaN."""
+    """The smaller value; NaN if either is NaN."""
     lesser = b.select(b.fcmp("olt", x, y), x, y)
     return lesser if x.is_const else b.select(b.fcmp("uno", x, x), x, lesser)
 
 
 def reciprocal_scale(b: Builder, y: Value) -> Value:
-    """A power of two that brings y into the range where its reciprocal neither overflows nor loses digits."""
+    """A power of two that scales y into the range where its reciprocal neither overflows nor loses digits."""
     low, high, up = (2.0**-100, 2.0**100, 2.0**60) if y.elem == "float" else (2.0**-900, 2.0**900, 2.0**600)
     size = _abs(b, y)
     scale = b.select(b.fcmp("ogt", size, b.like(y, high)), b.like(y, 1.0 / up), b.like(y, 1.0))
@@ -370,10 +370,10 @@ _SCALEF = {
 
 
 def _ldexp(b: Builder, x: Value, n: Value) -> Value:
-    """x * 2^n for whole n of modest size, rounded once."""
+    """x * 2^n for integral n of moderate size, rounded once."""
     if b.machine.masks and x.lanes > 1:
         return _scalef(b, x, n)
-    # n as an integer, taken from the low bits of n plus a number whose last bit counts ones
+    # n as an integer, from the low bits of n plus a number whose last bit counts ones
     bits, exponent_bits, bias = ("i32", 23, 127) if x.elem == "float" else ("i64", 52, 1023)
     magic = 1.5 * 2.0**exponent_bits
     whole = b.bitcast(b.fadd(n, b.like(n, magic)), bits)
@@ -414,7 +414,7 @@ def _round(b: Builder, x: Value) -> Value:
 
 
 def _reduced(b: Builder, x: Value) -> tuple[Value, Value]:
-    """Whole n and r with x = n ln 2 + r, |r| <= ln(2)/2."""
+    """Integral n and r with x = n ln 2 + r, |r| <= ln(2)/2."""
     n = _round(b, b.fmul(x, b.like(x, _LOG2E)))
     high, low = (_LN2_HI32, _LN2_LO32) if x.elem == "float" else (_LN2_HI64, _LN2_LO64)
     r = b.muladd(n, b.like(x, -high), x)  # n * high is exact: the product has few enough bits
@@ -426,12 +426,12 @@ def _exp(b: Builder, x: Value) -> Value:
 
 
 def exp_of_negative(b: Builder, x: Value) -> Value:
-    """exp of numbers known not to be positive."""
+    """exp of numbers known to be non-positive."""
     return _exp_bounded(b, _at_least(b, x, -104.0 if x.elem == "float" else -746.0))
 
 
 def _exp_bounded(b: Builder, x: Value) -> Value:
-    """exp of numbers that are not far outside the range where it neither vanishes nor overflows."""
+    """exp of numbers not far outside the range where it neither underflows nor overflows."""
     n, r = _reduced(b, x)
     coefficients = _EXP32 if x.elem == "float" else _EXP64
     if b.machine.fma:
@@ -586,7 +586,7 @@ def _log2(b: Builder, x: Value) -> Value:
 def _log1p(b: Builder, x: Value) -> Value:
     one = b.like(x, 1.0)
     u = b.fadd(x, one)
-    lost = b.fsub(x, b.fsub(u, one))  # what rounding 1 + x left out
+    lost = b.fsub(x, b.fsub(u, one))  # the rounding error of 1 + x
     exact = _either(b, _is(b, u, 0.0), b.fcmp("ogt", x, b.like(x, 2.0**60)))
     correction = b.select(exact, b.like(x, 0.0), b.fdiv(lost, u))
     return b.select(_is(b, x, 0.0), x, b.fadd(_log(b, u), correction))
@@ -623,10 +623,10 @@ def _atanh(b: Builder, x: Value) -> Value:
 
 
 def _quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Whole n (mod 4 for large x) and r + low with x = n pi/2 + r + low, |r| <= pi/4.
+    """Integral n (mod 4 for large x) and r + low with x = n pi/2 + r + low, |r| <= pi/4.
 
-    The usual reduction subtracts n times three parts of pi/2. A branch takes vectors with an argument for which
-    n would not be exact to one that multiplies by the digits of 2/pi that matter.
+    The usual reduction subtracts n times three parts of pi/2. Vectors with an argument for which n would not be exact
+    branch to a reduction that multiplies by the relevant digits of 2/pi.
     """
     n = _round(b, b.fmul(x, b.like(x, 2.0 / math.pi)))
     minus = b.fneg(n)
@@ -654,8 +654,8 @@ def _quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
 def _large_quarter_turns(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """n mod 4 and r + low with x = n pi/2 + r + low for 2**40 <= |x| < inf, by the method of Payne and Hanek.
 
-    x is an integer m times 2**k. Digits of 2**k 2/pi worth 4 or more do not change n mod 4; of the others, 192 leave
-    an error below 2**-137 in m 2**k 2/pi, which comes no nearer than 2**-62 to an integer.
+    x is an integer m times 2**k. Digits of 2**k 2/pi worth 4 or more do not change n mod 4; of the others, 192 leave an
+    error below 2**-137 in m 2**k 2/pi, which is never closer than 2**-62 to an integer.
     """
 
     def word(value: int) -> Value:
@@ -782,7 +782,7 @@ def _atan2(b: Builder, y: Value, x: Value) -> Value:
     infinite = b.op("and", _is(b, top, _INF), _is(b, bottom, _INF))
     nothing = b.op("and", _is(b, top, 0.0), _is(b, bottom, 0.0))
     one = b.like(x, 1.0)
-    # bring both into the middle of the range so that sums and products neither overflow nor vanish
+    # scale both into the middle of the range, so that sums and products neither overflow nor underflow
     large = _either(b, b.fcmp("ogt", top, b.like(x, 2.0**1000)), b.fcmp("ogt", bottom, b.like(x, 2.0**1000)))
     scale = b.select(large, b.like(x, 2.0**-100), one)
     top, bottom = b.fmul(top, scale), b.fmul(bottom, scale)
@@ -845,7 +845,7 @@ def _nearest_step(b: Builder, a: Value, step: float) -> tuple[Value, Value]:
 
 
 def _erf_by_table(b: Builder, x: Value) -> Value:
-    """erf with polynomials looked up by a permutation of 16 lanes, where the machine has that."""
+    """erf with polynomials looked up by a permutation of 16 lanes, if the machine has one."""
     number, t = _nearest_step(b, _at_most(b, _abs(b, x), 3.97), _ERF_STEP)
     result = _looked_up(b, _ERF_TABLE[0], number)
     for row in _ERF_TABLE[1:-1]:
@@ -876,9 +876,9 @@ def _has_tables(b: Builder, x: Value) -> bool:
 def _odd_by_table(
     last: float, step: float, table: tuple[tuple[float, ...], ...], otherwise: Function
 ) -> Function:
-    """An odd function that is 1/2 from `last` on, exactly: what it is multiplied by may be large there.
+    """An odd function that is exactly 1/2 from `last` on: it may be multiplied by a large number there.
 
-    Machines without tables compute it `otherwise`.
+    Machines without tables compute it by `otherwise`.
     """
 
     def function(b: Builder, x: Value) -> Value:
@@ -902,7 +902,7 @@ def _normal_excess(b: Builder, x: Value) -> Value:
 
 
 def _narrow_normal_share(b: Builder, x: Value) -> Value:
-    """The normal distribution function of x: as precise as results of 16 bits need it, also relative to small ones."""
+    """The normal distribution function of x, to the precision of 16-bit results, also relative to small ones."""
     if not b.machine.quick or x.elem != "float":
         return b.fadd((_SINGLE if x.elem == "float" else _DOUBLE)["normal_excess"](b, x), b.like(x, 0.5))
     a, one = _abs(b, x), b.like(x, 1.0)
@@ -925,7 +925,7 @@ def _narrow_gelu_slope(b: Builder, x: Value) -> Value:
 
 
 def _narrow_tanh_gelu_slope(b: Builder, x: Value) -> Value:
-    """The same of GELU by tanh: with e = exp(-2 u) and s = 1 / (1 + e), (1 + tanh u) / 2 is s, its slope 2 e s s u'."""
+    """The same for tanh-GELU: with e = exp(-2 u) and s = 1 / (1 + e), (1 + tanh u) / 2 is s, its slope 2 e s s u'."""
     if not b.machine.quick or x.elem != "float":
         return b.fadd((_SINGLE if x.elem == "float" else _DOUBLE)["tanh_gelu_slope"](b, x), b.like(x, 0.5))
     a, one = _at_most(b, _abs(b, x), 40.0), b.like(x, 1.0)
@@ -938,17 +938,17 @@ def _narrow_tanh_gelu_slope(b: Builder, x: Value) -> Value:
 
 
 def _quick_exp2(b: Builder, x: Value) -> Value:
-    """2 to the power of x <= 0, to 2^-20 of itself; 0 where it is no normal number."""
+    """2 to the power of x <= 0, to a relative error of 2^-20; 0 if the result is not normal."""
     return _exp2(b, x) if b.machine.name == "simulated" else _by_lane(b, "nvvm.ex2.approx.ftz", x)
 
 
 def _quick_reciprocal(b: Builder, x: Value) -> Value:
-    """1 / x of x >= 1, to 2^-20 of itself."""
+    """1 / x for x >= 1, to a relative error of 2^-20."""
     return _reciprocal(b, x) if b.machine.name == "simulated" else _by_lane(b, "nvvm.rcp.approx.ftz", x)
 
 
 def _by_lane(b: Builder, name: str, x: Value) -> Value:
-    """An intrinsic that takes one float32, on every lane."""
+    """Apply an intrinsic for one float32 to every lane."""
     found = [b.intrinsic(name, b.extract(x, lane), suffix="f") for lane in range(x.lanes)]
     joined = found[0] if x.lanes == 1 else b.like(x, 0.0)
     for lane, value in enumerate(found if x.lanes > 1 else ()):
@@ -973,7 +973,7 @@ def _tanh_normal_excess(b: Builder, x: Value) -> Value:
 
 
 def _near_erf(b: Builder, x: Value, factor: float) -> Value:
-    """The factor times what tanh takes to come near erf(x / sqrt 2)."""
+    """The factor times the argument with which tanh approximates erf(x / sqrt 2)."""
     root = factor * math.sqrt(2 / math.pi)
     return b.fmul(x, b.muladd(b.fmul(x, x), b.like(x, root * _GELU_CUBE), b.like(x, root)))
 
@@ -1020,7 +1020,7 @@ def _erf64(b: Builder, x: Value) -> Value:
 
 
 def _erfc32(b: Builder, x: Value) -> Value:
-    if not b.machine.fma:  # nothing to square exactly with
+    if not b.machine.fma:  # no fused multiply-add to square exactly with
         return b.convert("fptrunc", _erfc(b, b.convert("fpext", x, "double")), "float")
     a = _at_most(b, _abs(b, x), 10.1)
     three = b.like(a, 3.0)
@@ -1197,7 +1197,7 @@ def _fmod(b: Builder, x: Value, y: Value) -> Value:
     valid = b.op("and", valid, b.fcmp("olt", divisor, b.like(x, _INF)))
     divisor = b.select(valid, divisor, one)
     rest = b.select(valid, _abs(b, x), zero)
-    # a subnormal divisor is scaled up: first the remainder by the scaled one, then that scaled by the same
+    # a subnormal divisor is scaled up: first the remainder by the scaled one, then that remainder scaled by the same
     tiny, digits = (2.0**-126, 24) if x.elem == "float" else (2.0**-1022, 53)
     subnormal = b.fcmp("olt", divisor, b.like(x, tiny))
     up = b.select(subnormal, b.like(x, 2.0**digits), one)
@@ -1213,7 +1213,7 @@ def _fmod(b: Builder, x: Value, y: Value) -> Value:
 
 
 def _remainder(b: Builder, x: Value, divisor: Value) -> Value:
-    """x mod divisor for nonnegative x and normal divisors, by taking off multiples of it shifted up to x."""
+    """x mod divisor for nonnegative x and normal divisors, by subtracting multiples of it shifted up to x."""
     label, done = b.label("mod"), b.label("out")
     before = b.block
     b.line(f"br label %{label}")

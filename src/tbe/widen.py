@@ -15,7 +15,7 @@ WIDE = "float64"
 
 
 def widened(inputs: Sequence[e.Tensor], outputs: Sequence[e.Tensor]) -> tuple[list[e.Tensor], list[e.Tensor]]:
-    """Inputs and outputs with every float type replaced by float64; conversions between float types go away.
+    """Inputs and outputs with every float type replaced by float64; casts between float types disappear.
 
     >>> import tbe
     >>> x = tbe.placeholder((2,), "float16")

@@ -1,4 +1,4 @@
-"""GE's own facts about nodes and values: typed accessors over onnx_ir's metadata, in one place."""
+"""GE's annotations of nodes, values and graphs: typed accessors over onnx_ir's metadata."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ _SEPARATOR = "\n"
 
 
 def origin(node: ir.Node) -> tuple[str, ...]:
-    """Names of the framework's nodes that this node stands for."""
+    """Names of the framework nodes that this node stands for."""
     text = node.metadata_props.get(_ORIGIN, "")
     return tuple(text.split(_SEPARATOR)) if text else ()
 
 
 def add_origin(node: ir.Node, names: Iterable[str]) -> None:
-    """Record the framework's nodes behind this node (kept through fusion, for errors, profiles and dumps)."""
+    """Record the framework nodes behind this node (kept through fusion, for errors, profiles and dumps)."""
     merged = dict.fromkeys((*origin(node), *(n for n in names if n)))
     if merged:
         node.metadata_props[_ORIGIN] = _SEPARATOR.join(merged)
@@ -101,12 +101,12 @@ def set_reason(node: ir.Node, text: str) -> None:
 
 
 def implementation(node: ir.Node) -> str:
-    """The implementation that was chosen for a cube node, "" for others."""
+    """The implementation chosen for a cube node, "" for others."""
     return node.metadata_props.get(_IMPLEMENTATION, "")
 
 
 def set_implementation(node: ir.Node, name: str, why: str) -> None:
-    """Record the implementation of a cube node and, behind the reason for its engine, why it is this one."""
+    """Record the implementation of a cube node and append the reason for it to that of its engine."""
     node.metadata_props[_IMPLEMENTATION] = name
     set_reason(node, "; ".join(part for part in (reason(node), f"implementation {why}") if part))
 
@@ -117,27 +117,27 @@ def choice(node: ir.Node) -> str:
 
 
 def set_choice(node: ir.Node, text: str) -> None:
-    """Record how a loop runs, for the nodes that take its place too."""
+    """Record how a loop runs; nodes that replace it inherit the record."""
     node.metadata_props[_CHOICE] = text
 
 
 def recomputed(node: ir.Node) -> bool:
-    """Whether the node repeats another one, so that the other's result need not be kept."""
+    """True if the node recomputes another node's result, so that this result need not be kept."""
     return _RECOMPUTED in node.metadata_props
 
 
 def set_recomputed(node: ir.Node) -> None:
-    """Mark a node that repeats another one."""
+    """Mark a node that recomputes another node's result."""
     node.metadata_props[_RECOMPUTED] = "1"
 
 
 def passed_over(node: ir.Node) -> str:
-    """Why custom operators of this node's type did not take it."""
+    """Why custom operators of this node's type did not accept it."""
     return node.metadata_props.get(_PASSED_OVER, "")
 
 
 def set_passed_over(node: ir.Node | None, text: str) -> None:
-    """Record why custom operators did not take the node."""
+    """Record why custom operators did not accept the node."""
     if node is not None:
         node.metadata_props[_PASSED_OVER] = text
 
@@ -153,12 +153,12 @@ def set_keep_dtype(node: ir.Node) -> None:
 
 
 def storage_dtype(value: ir.Value) -> str:
-    """The element type a value has in memory; its own unless a precision mode stores it narrower."""
+    """The element type in which a value is stored; its own unless a precision mode narrows it."""
     return value.metadata_props.get(_STORAGE_DTYPE) or desc_of(value).dtype
 
 
 def set_storage_dtype(value: ir.Value, dtype: str) -> None:
-    """Keep the value in memory as another element type."""
+    """Store the value in another element type."""
     value.metadata_props[_STORAGE_DTYPE] = dtype
 
 
@@ -173,18 +173,18 @@ def set_narrow(value: ir.Value, name: str) -> None:
 
 
 def notes(graph: ir.Graph) -> tuple[str, ...]:
-    """What the user should know about how the graph came to be."""
+    """Messages for the user about how the graph was made."""
     text = graph.metadata_props.get(_NOTES, "")
     return tuple(text.split(_SEPARATOR)) if text else ()
 
 
 def add_note(graph: ir.Graph, text: str) -> None:
-    """Record something the user should know."""
+    """Add a message for the user."""
     graph.metadata_props[_NOTES] = _SEPARATOR.join(dict.fromkeys((*notes(graph), text)))
 
 
 def steps(graph: ir.Graph) -> int:
-    """How often a run repeats the graph, each time for the next rows of the batch; 1 when it has the whole batch."""
+    """The number of steps that a run repeats the graph for, each on the next rows of the batch; 1: the whole batch."""
     return int(graph.meta.get(_STEPS, 1))
 
 
@@ -194,7 +194,7 @@ def set_steps(graph: ir.Graph, count: int) -> None:
 
 
 def specialised(graph: ir.Graph) -> Mapping[str, np.ndarray]:
-    """Inputs of the model that became constants because they decide shapes, with the values they had."""
+    """Model inputs that became constants because they determine shapes, with their values."""
     return graph.meta.get(_SPECIALISED, {})
 
 
@@ -205,7 +205,7 @@ def set_specialised(graph: ir.Graph, values: Mapping[str, np.ndarray]) -> None:
 
 
 def output_names(graph: ir.Graph) -> tuple[frozenset[str], ...]:
-    """For each output, all the names by which the framework knows it: of the tensor, of the node ("node:1")."""
+    """For each output, all its names in the framework: of the tensor, of the node ("node:1")."""
     names: tuple[frozenset[str], ...] = graph.meta.get(_OUTPUT_NAMES, ())
     return names or tuple(frozenset({v.name or ""}) for v in graph.outputs)
 
@@ -216,7 +216,7 @@ def set_output_names(graph: ir.Graph, names: Iterable[Iterable[str]]) -> None:
 
 
 def interface(graph: ir.Graph) -> Mapping[str, Any] | None:
-    """How a caller's values become inputs and outputs, as JSON; None where they are plain tensors."""
+    """How a caller's values map to inputs and outputs, as JSON; None if they are plain tensors."""
     found: Mapping[str, Any] | None = graph.meta.get(_INTERFACE)
     return found
 
@@ -227,22 +227,22 @@ def set_interface(graph: ir.Graph, record: Mapping[str, Any]) -> None:
 
 
 def open_inputs(graph: ir.Graph) -> Mapping[str, tuple[int, ...] | None]:
-    """The inputs of a model that leaves sizes open, with -1 in the open places; empty where all sizes are fixed."""
+    """The inputs of a model with open sizes, -1 for each open dimension; empty if all sizes are fixed."""
     found: Mapping[str, tuple[int, ...] | None] = graph.meta.get(_OPEN_INPUTS, {})
     return found
 
 
 def set_open_inputs(graph: ir.Graph, inputs: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Record the inputs of a model of which some size is open."""
+    """Record the inputs of a model with open sizes."""
     if any(shape is None or -1 in shape for shape in inputs.values()):
         graph.meta[_OPEN_INPUTS] = dict(inputs)
 
 
 def aipp(graph: ir.Graph) -> list[Any]:
-    """What is told about the pre-processing of images, one record an input."""
+    """The records of image pre-processing, one per input."""
     return list(graph.meta.get(_AIPP, ()))
 
 
 def set_aipp(graph: ir.Graph, records: Iterable[Mapping[str, Any]]) -> None:
-    """Record the pre-processing of images."""
+    """Record the image pre-processing."""
     graph.meta[_AIPP] = [dict(r) for r in records]

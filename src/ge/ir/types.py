@@ -44,7 +44,7 @@ _IR_NAMES = {
 
 @functools.cache
 def _ir_types() -> dict[str, ir.DataType]:
-    """onnx_ir's data types by our names; loaded late, as running a model does not need it."""
+    """onnx_ir's data types by our names; imported lazily, as running a model does not need onnx_ir."""
     import onnx_ir
 
     return {name: onnx_ir.DataType[_IR_NAMES.get(name, name.upper())] for name in TENSORS}
@@ -56,12 +56,12 @@ def _names() -> dict[ir.DataType, str]:
 
 
 def dtype_to_ir(name: str) -> ir.DataType:
-    """The onnx_ir data type of one of our element type names."""
+    """The onnx_ir data type of an element type name."""
     return _ir_types()[name]
 
 
 def dtype_from_ir(dtype: ir.DataType | None) -> str:
-    """Our element type name; KeyError for types that tensors here never have (strings, complex, 4-bit)."""
+    """Our element type name; KeyError for types that our tensors never have (strings, complex, 4-bit)."""
     return _names()[dtype]  # type: ignore[index]
 
 
@@ -75,7 +75,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def widened(dtype: str) -> str:
-    """The type that sums of an element type are made in: float32 for 16-bit floats.
+    """The accumulation type of an element type: float32 for 16-bit floats.
 
     >>> widened("bfloat16"), widened("float64")
     ('float32', 'float64')

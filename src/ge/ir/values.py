@@ -1,4 +1,4 @@
-"""Reading and making onnx_ir values in GE's terms (descriptions, constants)."""
+"""Reads and creates onnx_ir values in GE's terms (descriptions, constants)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DESC = "ge.desc"
 
 
 def is_known(value: ir.Value) -> bool:
-    """Whether the value has a static shape and an element type of ours."""
+    """True if the value has a static shape and a supported element type."""
     return _DESC in value.meta or (
         value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
     )
@@ -32,14 +32,14 @@ def desc_of(value: ir.Value) -> TensorDesc:
 
 
 def set_desc(value: ir.Value, desc: TensorDesc) -> None:
-    """Give a value its shape and element type."""
+    """Set the shape and element type of a value."""
     value.shape = ir.Shape(desc.shape)
     value.type = ir.TensorType(dtype_to_ir(desc.dtype))
     value.meta[_DESC] = desc
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """The NumPy value of a constant, or None when the value is computed or fed."""
+    """The NumPy value of a constant, None for inputs and computed values."""
     if value is None or value.const_value is None:
         return None
     return value.const_value.numpy()

@@ -13,7 +13,7 @@ A class body is the specification; built-in and user operators share it:
         def compute(op, x):
             return tbe.unary("relu", x)
 
-What an operator does not say is derived: the shape and type of a vector operator's outputs come from its
+Whatever an operator does not define is derived: the shapes and types of a vector operator's outputs from its
 expression, its constant folding from evaluating that expression.
 """
 
@@ -72,24 +72,24 @@ __all__ = [
 
 REQUIRED: Any = object()
 
-# Packages whose operators and plugins are built in; everything else is the user's.
+# Packages whose operators and plugins are built in; all others are custom.
 BUILT_IN = frozenset({"ge", "tbe", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "acl"})
-# A node whose operator replaces a built-in one is of this type, so that no pass takes it for the built-in.
+# Nodes of an operator that replaces a built-in one have this type, so that no pass takes them for the built-in.
 CUSTOM_MARK = "@custom"
 
 
 class Engine(enum.Enum):
-    """Who runs a node, in the order of preference (see ge.engines)."""
+    """The engine of a node, in order of preference (see ge.engines)."""
 
     AI_CORE = "AI Core"  # oneDNN primitives: convolution, matrix product, pooling, recurrent cells
     VECTOR = "vector"  # kernels generated from the operator's expression
     AI_CPU = "AI CPU"  # C++ kernels for irregular work
     CONTROL = "control"  # branches and loops, run by the executor itself
-    VIEW = "view"  # no work: the output is the input's memory under another shape
+    VIEW = "view"  # no work: the output is the input's memory in another shape
 
 
 class Pattern(enum.Enum):
-    """How an operator's outputs depend on its inputs; decides what may share a kernel."""
+    """How an operator's outputs depend on its inputs; determines which nodes may share a kernel."""
 
     ELEMENTWISE = "elementwise"
     BROADCAST = "broadcast"
@@ -100,7 +100,7 @@ class Pattern(enum.Enum):
 
 @dataclass(frozen=True)
 class Input:
-    """An input port. Ports of one `group` have one element type."""
+    """An input port. Ports of one `group` have the same element type."""
 
     group: str = ""
     dtypes: frozenset[str] = TENSORS
@@ -118,7 +118,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Attr:
-    """An attribute: its type, its default (REQUIRED when there is none) and its allowed values."""
+    """An attribute: its type, its default (REQUIRED if there is none) and its allowed values."""
 
     type: Any
     default: Any = REQUIRED
@@ -129,7 +129,7 @@ class Attr:
 class NodeView:
     """An operator's view of one node: attributes with defaults, descriptions and constants of its inputs.
 
-    `op.axes` reads the attribute; `op.input(0)` is the TensorDesc of the first input, None when it is absent.
+    `op.axes` reads the attribute; `op.input(0)` is the TensorDesc of the first input, None if it is absent.
     """
 
     __slots__ = ("_attrs", "inputs", "name", "outputs", "type", "values")
@@ -170,16 +170,16 @@ class NodeView:
         return self._attrs
 
     def input(self, index: int) -> TensorDesc | None:
-        """The description of an input, None when absent."""
+        """The description of an input, None if absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def const(self, index: int) -> np.ndarray | None:
-        """The constant value of an input, None when it is not constant."""
+        """The constant value of an input, None if it is not constant."""
         return constant_of(self.values[index]) if index < len(self.values) else None
 
 
 def fail(op: NodeView, cause: str, remedy: str = "", code: str = "E10002") -> GeError:
-    """The error of a node that breaks its operator's rules."""
+    """The error of a node that violates its operator's rules."""
     return GeError(code, cause, node=op.name, operator=op.type, remedy=remedy)
 
 
@@ -194,7 +194,7 @@ class CompiledProgram:
 
 @dataclass
 class Prototype:
-    """What an operator class declares, collected once."""
+    """The declarations of an operator class, collected once."""
 
     inputs: dict[str, Input] = field(default_factory=dict)
     outputs: dict[str, Output] = field(default_factory=dict)
@@ -202,60 +202,58 @@ class Prototype:
 
 
 class Operator:
-    """Base of all operators. Subclasses declare ports and attributes and override what is not derived."""
+    """Base of all operators. Subclasses declare ports and attributes and override what cannot be derived."""
 
     type: ClassVar[str] = ""
     prototype: ClassVar[Prototype] = Prototype()
     pattern: ClassVar[Pattern] = Pattern.OPAQUE
-    engine: ClassVar[Engine | None] = None  # derived from what the class defines when None
+    engine: ClassVar[Engine | None] = None  # None: derived from what the class defines
     aicpu: ClassVar[str] = ""  # name of the C++ kernel
-    task_kind: ClassVar[str] = "aicpu"  # of the runtime, for an operator with a C++ kernel
-    overwrites: ClassVar[bool] = False  # the kernel may write its first output over its first input
-    dataflow: ClassVar[Dataflow | None] = None  # what passes may know of it (see ge.ops.dataflow)
+    task_kind: ClassVar[str] = "aicpu"  # the runtime's task kind, for an operator with a C++ kernel
+    overwrites: ClassVar[bool] = False  # the kernel may overwrite its first input with its first output
+    dataflow: ClassVar[Dataflow | None] = None  # for passes (see ge.ops.dataflow)
     views: ClassVar[Views | None] = None  # of an operator that only moves data (see ge.ops.views)
-    precision: ClassVar[Precision] = Precision()  # what precision modes may do with it
+    precision: ClassVar[Precision] = Precision()  # in precision modes
     image_format: ClassVar[ImageFormat | None] = None  # of an operator on images
-    cost: ClassVar[Cost] = Cost.CHEAP  # of one element, for kernel fusion
-    moves: ClassVar[bool] = False  # results are elements of the inputs in another place, whatever their type
+    cost: ClassVar[Cost] = Cost.CHEAP  # per element, for kernel fusion
+    moves: ClassVar[bool] = False  # results are elements of the inputs at other positions, of any type
     sign: ClassVar[Sign] = Sign.ANY  # of its results
-    commutative: ClassVar[bool] = False  # its two inputs may change places
+    commutative: ClassVar[bool] = False  # its two inputs may be swapped
     linear: ClassVar[bool] = (
-        False  # of operands of one shape: the sum of its results is its result of the sums
+        False  # for operands of one shape: the sum of its results is its result on the sums
     )
-    nests: ClassVar[bool] = (
-        False  # a reduction that may be done axis by axis, and leaves one element as it is
-    )
-    keeps_means: ClassVar[bool] = False  # channels of an image have the means that they had in its input
+    nests: ClassVar[bool] = False  # a reduction that may run axis by axis, and is the identity on one element
+    keeps_means: ClassVar[bool] = False  # an image's channels keep the means of its input
     formula: ClassVar[Formula] = Formula.NONE  # of an elementwise operator
-    epilogue: ClassVar[Epilogue | None] = None  # what products and convolutions do instead of it
+    epilogue: ClassVar[Epilogue | None] = None  # the equivalent epilogue of products and convolutions
     takes_epilogues: ClassVar[bool] = False  # a product with weights, a bias and the attribute post_ops
     algorithm_names: ClassVar[
         tuple[str, ...]
-    ] = ()  # under which scripts choose among its algorithms, if it has several
-    reads_once: ClassVar[bool] = False  # each element of the inputs at most once
-    may_fail: ClassVar[bool] = False  # on the values it is given: a run must not compute less of it
-    foldable: ClassVar[bool] = True  # False for operators with effects or fresh results (random numbers)
-    folds_late: ClassVar[bool] = False  # kept while the graph is built, because a pass looks for it
+    ] = ()  # names by which scripts choose among its algorithms, if it has several
+    reads_once: ClassVar[bool] = False  # reads each element of the inputs at most once
+    may_fail: ClassVar[bool] = False  # depending on its input values: a run must not skip any part of it
+    foldable: ClassVar[bool] = True  # False for side effects or nondeterministic results (random numbers)
+    folds_late: ClassVar[bool] = False  # not folded while the graph is built, because a pass matches it
     dynamic_outputs: ClassVar[bool] = False  # actual output shapes are known only after the run
-    # Information: the element types of inputs, then outputs, that an implementation takes together; () means all.
+    # Information: the element types of inputs, then outputs, that an implementation accepts together; () means all.
     combinations: ClassVar[Sequence[Sequence[str]]] = ()  # of the tensor expression
     aicpu_combinations: ClassVar[Sequence[Sequence[str]]] = ()  # of the C++ kernel
     # The gradients of the inputs, in the graph API (see ge.ops.gradients).
     gradient: ClassVar[Callable[..., Any] | None] = None
-    sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known all the same
+    sized_outputs: ClassVar[tuple[int, ...]] = ()  # those among them whose shapes are known nevertheless
 
-    # The outputs as arrays for arrays and attributes, in NumPy: what the workbench (tbe.bench) compares with.
+    # The outputs as arrays, for arrays and attributes, in NumPy: the reference of the workbench (tbe.bench).
     reference: ClassVar[Callable[..., Any] | None] = None
 
-    # An AI Core operator: the views of inputs, and of its output, that are as good to it as contiguous ones.
+    # An AI Core operator: the views of its inputs, and of its output, that are as fast as contiguous ones.
     strided_inputs: ClassVar[tuple[Callable[[View], bool], ...]] = ()
     strided_output: ClassVar[Callable[[View], bool] | None] = None
 
     # A vector operator: its value as tbe expressions of its inputs.
     compute: ClassVar[Callable[..., tbe.Tensor | tuple[tbe.Tensor, ...]] | None] = None
-    # A custom vector operator: its TIK program for a node and the outputs its inference says, None without one.
+    # A custom vector operator: its TIK program for a node and its inferred outputs, None without one.
     program: ClassVar[Callable[..., Any] | None] = None
-    # An AI Core operator: its task for the runtime; the operator permutes or extends the views it is handed.
+    # An AI Core operator: its task for the runtime; the operator permutes or extends the views it receives.
     task: ClassVar[Callable[..., Task] | None] = None
     # A composite operator: rewritten into others while the graph is built (`builder` is a GraphBuilder);
     # returning NotImplemented keeps the node itself.
@@ -281,7 +279,7 @@ class Operator:
 
     @staticmethod
     def verify(op: NodeView) -> None:
-        """Raise `fail(op, …)` when attributes and inputs do not go together."""
+        """Raise `fail(op, …)` if attributes and inputs do not match."""
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc | Sequence[TensorDesc]:
@@ -293,12 +291,12 @@ class Operator:
 
     @classmethod
     def is_dynamic(cls, node: ir.Node, output: int) -> bool:
-        """Whether the actual shape of one output is known only after the run."""
+        """True if the actual shape of an output is known only after the run."""
         return cls.dynamic_outputs and output not in cls.sized_outputs
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        """The outputs for constant inputs, or None when this operator is not folded."""
+        """The outputs for constant inputs, or None if this operator is not folded."""
         operator = lookup(op.type)
         if operator.compute is not None and operator._expressed(op):
             placeholders, outputs = operator.expression(op)
@@ -316,7 +314,7 @@ class Operator:
 
     @classmethod
     def _expressed(cls, op: NodeView) -> bool:
-        """Whether the expression, and not another implementation, computes a node."""
+        """True if the expression, and no other implementation, computes a node."""
         if not is_custom(cls):
             return True
         from ge.ops.custom import guard
@@ -325,27 +323,27 @@ class Operator:
 
     @staticmethod
     def kernel_attrs(op: NodeView) -> dict[str, Any]:
-        """Attributes handed to the AI CPU kernel."""
+        """The attributes of the AI CPU kernel."""
         return {k: v for k, v in op.attrs.items() if v is not None}
 
     @staticmethod
     def refuse(op: NodeView) -> str:
-        """Why the AI Core primitive cannot run this node, "" when it can."""
+        """Why the AI Core primitive cannot run this node, "" if it can."""
         return ""
 
     @staticmethod
     def unsuitable(op: NodeView) -> str:
-        """Why a custom operator leaves a node to the next implementation of its type, "" when it takes it."""
+        """Why a custom operator leaves a node to the next implementation of its type, "" if it accepts it."""
         return ""
 
     @staticmethod
     def rules(op: NodeView) -> dict[int, dict[str, Any]]:
-        """Inputs whose values can be wrong: the attributes of `Checked` for indices, none for divisors."""
+        """Inputs whose values may be invalid: the attributes of `Checked` for indices, none for divisors."""
         return {}
 
     @staticmethod
     def flops(op: NodeView) -> int:
-        """Arithmetic of one execution, for reports."""
+        """The FLOPs of one execution, for reports."""
         return sum(d.size for d in op.outputs)
 
     @classmethod
@@ -394,7 +392,7 @@ class Operator:
 
     @classmethod
     def describe(cls, op: NodeView) -> list[TensorDesc]:
-        """Descriptions of the outputs; the code of custom operators runs in a process of its own."""
+        """Descriptions of the outputs; the code of custom operators runs in another process."""
         if is_custom(cls):
             from ge.ops.custom import guard
 
@@ -404,7 +402,7 @@ class Operator:
 
     @classmethod
     def complete(cls, given: Mapping[str, Any], node: str = "") -> dict[str, Any]:
-        """Attributes with defaults filled in; unknown names, wrong types and values raise."""
+        """Attributes including defaults; unknown names, wrong types and values raise."""
         if not given.keys() <= cls.prototype.attrs.keys():
             unknown = sorted(given.keys() - cls.prototype.attrs.keys())
             valid = ", ".join(cls.prototype.attrs) or "none"
@@ -490,16 +488,18 @@ _COERCE: dict[type, Callable[[Any, Attr], Any]] = {
     list: lambda v, a: tuple(a.item(x) for x in v),
 }
 
-_REGISTRY: dict[str, list[type[Operator]]] = {}  # by type: the built-in one, then the user's, newest last
+_REGISTRY: dict[
+    str, list[type[Operator]]
+] = {}  # by type: the built-in operator, then the custom ones, newest last
 _CUSTOM: set[type[Operator]] = set()
 _SUBSCRIBERS: list[Callable[[], Any]] = []
 _GRADIENTS: dict[type[Operator], type[Operator]] = {}  # operator -> the one that computes its gradients
 
 
 def register(operator: type[Operator], *, custom: bool | None = None) -> type[Operator]:
-    """Make an operator known; one that is declared outside this package wins over the built-in of its type.
+    """Register an operator; one declared outside this package takes precedence over the built-in of its type.
 
-    Works as a class decorator.
+    Usable as a class decorator.
     """
     if custom is None:
         custom = operator.__module__.partition(".")[0] not in BUILT_IN
@@ -527,9 +527,9 @@ _TRAITS = (
 
 
 def _own_traits(operator: type[Operator]) -> None:
-    """Leave a user's operator the traits that it declares itself.
+    """Reset the traits of a custom operator that it does not declare itself.
 
-    Those of a base class of the library hold for that class only; a port or attribute may have a trait's name.
+    Traits of a base class of the library hold for that class only; a port or attribute may have a trait's name.
     """
     for name in _TRAITS:
         owner = next(c for c in operator.__mro__ if name in vars(c))
@@ -539,25 +539,25 @@ def _own_traits(operator: type[Operator]) -> None:
 
 
 def registered_custom() -> list[type[Operator]]:
-    """The user's operators by type, those of one type in the order in which they came."""
+    """The custom operators by type, those of one type in registration order."""
     types = dict.fromkeys(operator.type for operator in _CUSTOM)
     return [operator for type_ in sorted(types) for operator in _REGISTRY[type_] if operator in _CUSTOM]
 
 
 def adopt(operators: Iterable[type[Operator]]) -> None:
-    """Have another process's custom operators in force here, as they are there."""
+    """Register another process's custom operators here, in the same order."""
     for operator in operators:
         _REGISTRY.setdefault(operator.type, []).append(operator)
         _CUSTOM.add(operator)
 
 
 def is_custom(operator: type[Operator]) -> bool:
-    """Whether the operator was given by the user."""
+    """True if the operator is custom."""
     return operator in _CUSTOM
 
 
 def unregister(operator: type[Operator]) -> None:
-    """Forget an operator; the one it had replaced is in force again."""
+    """Remove an operator; the one it had replaced becomes active again."""
     if operator in _REGISTRY.get(operator.type, ()):
         _REGISTRY[operator.type].remove(operator)
         _CUSTOM.discard(operator)
@@ -567,13 +567,13 @@ def unregister(operator: type[Operator]) -> None:
 
 
 def subscribe(callback: Callable[[], Any]) -> None:
-    """Have a function called when the user's operators change, to forget what was compiled with others."""
+    """Call a function when custom operators change, so that it can drop what was compiled with others."""
     if callback not in _SUBSCRIBERS:
         _SUBSCRIBERS.append(callback)
 
 
 def _announce(type_: str) -> None:
-    """Let the graph API's function of a type be that of the operator in force, and tell who wants to know."""
+    """Update the graph API's function of a type to the active operator, and notify subscribers."""
     for callback in _SUBSCRIBERS:
         callback()
     library = sys.modules.get("ge.ops")
@@ -582,7 +582,7 @@ def _announce(type_: str) -> None:
 
 
 def candidates(type_: str) -> list[type[Operator]]:
-    """The implementations of a type in the order in which they are asked: the user's newest first."""
+    """The implementations of a type in order of precedence: custom ones first, newest first."""
     found = _REGISTRY.get(plain_type(type_))
     if not found:
         raise _unknown(type_)
@@ -590,7 +590,7 @@ def candidates(type_: str) -> list[type[Operator]]:
 
 
 def lookup(type_: str) -> type[Operator]:
-    """The operator of a node's type: plain for the built-in one, marked for the user's that replaces it."""
+    """The operator of a node's type: a plain type is the built-in one, a marked type its custom replacement."""
     found = _REGISTRY.get(type_)
     if found:
         return found[-1] if is_custom(found[0]) else found[0]
@@ -613,7 +613,7 @@ def _unknown(type_: str) -> GeError:
 
 
 def plain_type(type_: str) -> str:
-    """The operator type that a node's type stands for.
+    """The operator type of a node's type.
 
     >>> plain_type("Relu@custom")
     'Relu'
@@ -622,7 +622,7 @@ def plain_type(type_: str) -> str:
 
 
 def node_type(operator: type[Operator]) -> str:
-    """The type of nodes of an operator: its own, marked when another operator has it."""
+    """The node type of an operator: its own, marked if another operator has it."""
     found = _REGISTRY[operator.type]
     plain = found[-1] if is_custom(found[0]) else found[0]
     if operator is plain:
@@ -632,7 +632,7 @@ def node_type(operator: type[Operator]) -> str:
 
 
 def source_of(operator: type[Operator]) -> str:
-    """Where an operator is declared: its package, its file, or its module."""
+    """The origin of an operator: its package, its file, or its module."""
     given = operator.__dict__.get("source")
     if given:
         return str(given)
@@ -643,7 +643,7 @@ def source_of(operator: type[Operator]) -> str:
 
 
 def fingerprint() -> str:
-    """A hash of the user's operators and plugins in force; caches of compiled models make it part of their keys."""
+    """A hash of the active custom operators and plugins, part of the keys of compiled models."""
     from ge.ops import plugins
 
     parts = [f"{operator.type}:{code_digest(operator)}" for operator in registered_custom()]
@@ -673,7 +673,7 @@ def _code(item: Any) -> str:
 
 
 def pattern_of(node: ir.Node) -> Pattern:
-    """How a node's outputs depend on its inputs; for custom operators this is read off the expression."""
+    """How a node's outputs depend on its inputs; for custom operators derived from the expression."""
     operator = lookup(node.op_type)
     if not is_custom(operator) or operator.compute is None:
         return operator.pattern
@@ -683,7 +683,7 @@ def pattern_of(node: ir.Node) -> Pattern:
 
 
 def program_of(node: ir.Node) -> CompiledProgram | None:
-    """The machine code of a node whose operator file is a TIK program."""
+    """The machine code of a node whose operator is a TIK program."""
     operator = lookup(node.op_type)
     if not is_custom(operator) or operator.program is None:
         return None
@@ -696,12 +696,12 @@ _ALIGNED = Aligned()
 
 
 def dataflow_of(node: ir.Node) -> Dataflow | None:
-    """How a node's outputs depend on places of its inputs, None when nothing is known."""
+    """How a node's outputs depend on positions of its inputs, None if unknown."""
     if node.domain != "ge":
         return None
     operator = lookup(node.op_type)
     if is_custom(operator):
-        if operator.unsuitable is not Operator.unsuitable:  # it may take these shapes and refuse others
+        if operator.unsuitable is not Operator.unsuitable:  # it may accept these shapes and reject others
             return None
         return operator.dataflow
     if operator.dataflow is None and operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
@@ -710,14 +710,14 @@ def dataflow_of(node: ir.Node) -> Dataflow | None:
 
 
 def takes(node: ir.Node, dtype: str) -> bool:
-    """True if the node's operator works on inputs of one element type."""
+    """True if the node's operator accepts inputs of one element type."""
     operator = lookup(node.op_type)
     known = not operator.combinations or any(set(row) == {dtype} for row in operator.combinations)
     return known and all(dtype in port.dtypes for port in operator.prototype.inputs.values())
 
 
 def has_dynamic_size(value: ir.Value) -> bool:
-    """Whether the actual shape of a value is known only after the run."""
+    """True if the actual shape of a value is known only after the run."""
     node = value.producer()
     if node is None or node.domain != "ge":
         return False
@@ -725,5 +725,5 @@ def has_dynamic_size(value: ir.Value) -> bool:
 
 
 def registered() -> dict[str, type[Operator]]:
-    """All operators in force by type."""
+    """All active operators by type."""
     return {name: found[-1] for name, found in sorted(_REGISTRY.items()) if found}

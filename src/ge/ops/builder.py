@@ -1,6 +1,6 @@
 """The graph builder: checks each new node, infers its outputs, and folds it if its inputs are constant.
 
-Parsers, passes and the public graph API all build through GraphBuilder: there is one way a node comes to be.
+Parsers, passes and the public graph API all create nodes through GraphBuilder.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class GraphBuilder:
             graph if graph is not None else ir.Graph([], [], nodes=[], name=name, opset_imports={DOMAIN: 1})
         )
         self.parent = parent
-        # What operators that are one task on some targets are made for; None leaves them whole.
+        # The target for operators that are one task on some targets only; None keeps them whole.
         self.target: Target | None = target if target is not None or parent is None else parent.target
-        self.origin: tuple[str, ...] = ()  # given to every node made from here on
-        self.folds_all = False  # also what a pass may still look for
+        self.origin: tuple[str, ...] = ()  # of every node created from here on
+        self.folds_all = False  # also fold what a pass may still match
         self.captured: dict[ir.Value, ir.Value] = {}  # outer value -> input of this subgraph
         self._before = before
 
@@ -78,11 +78,11 @@ class GraphBuilder:
         return value
 
     def variable(self, value: ir.Value) -> ir.Value:
-        """A value that is not folded while the graph is made, even where it is a constant."""
+        """A value that is not folded while the graph is built, even if it is a constant."""
         return self._append("Identity", [value], {}, [desc_of(value)])[0]
 
     def output(self, value: ir.Value, name: str = "") -> ir.Value:
-        """Declare a graph output. An input, a constant or an output of before gets a node of its own."""
+        """Declare a graph output. An input, a constant or a previous output gets an Identity node."""
         value = self._own(value)
         if value.producer() is None or value.is_graph_output():
             value = self._append("Identity", [value], {}, [desc_of(value)])[0]
@@ -98,10 +98,10 @@ class GraphBuilder:
     # -- nodes ----------------------------------------------------------------------------------------------
 
     def op(self, type_: str, *inputs: Operand, name: str = "", **attrs: Any) -> Any:
-        """Add a node and return its output, or a tuple of outputs when it has several.
+        """Add a node and return its output, or a tuple if it has several outputs.
 
         NumPy arrays and Python numbers become constants. A number takes the element type of a tensor that shares its
-        port's type, else of the first tensor that is not a bool; beside bools only it keeps a type of its own.
+        port's type, else of the first tensor that is not a bool; if all tensors are bools it keeps its own type.
         """
         results = self.ops(type_, inputs, name=name, **attrs)
         return results[0] if len(results) == 1 else results
@@ -123,7 +123,7 @@ class GraphBuilder:
             descs = operator.describe(view)
         except GeError:
             raise
-        except ValueError as error:  # shapes that do not go together
+        except ValueError as error:  # incompatible shapes
             raise GeError("E10005", str(error), node=label, operator=type_) from error
         folded = self._fold(operator, view, descs)
         if folded is not None:
@@ -136,7 +136,7 @@ class GraphBuilder:
     def checked_ops(
         self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
     ) -> tuple[ir.Value, ...]:
-        """Like `ops`, for a node that a user writes: a run with a wrong index or a divisor of zero fails."""
+        """Like `ops`, for a node written by a user: a run with an invalid index or a zero divisor fails."""
         from ge.ops.math.checks import checked_inputs
 
         values = checked_inputs(self, type_, self._operands(type_, inputs), attrs)
@@ -178,7 +178,7 @@ class GraphBuilder:
         given = sum(a.nbytes for a in arrays if a is not None)
         if sum(d.nbytes for d in descs) > max(
             FOLD_LIMIT_BYTES, given
-        ):  # a large weight may be turned, not grow
+        ):  # a large weight may be transposed, but must not grow
             return None
         view.outputs = tuple(descs)
         result = operator.evaluate(view, arrays)
@@ -196,7 +196,7 @@ class GraphBuilder:
 
     @staticmethod
     def _type_beside(type_: str, inputs: Sequence[Operand], index: int) -> str | None:
-        """The element type that a number takes from the tensors beside it, None where it keeps its own."""
+        """The element type that a number takes from the other inputs, None if it keeps its own."""
         from ge.ops.base import lookup
 
         dtypes = {i: desc_of(v).dtype for i, v in enumerate(inputs) if isinstance(v, ir.Value)}
@@ -223,7 +223,7 @@ class GraphBuilder:
         return self.constant(item)
 
     def _own(self, value: ir.Value) -> ir.Value:
-        """The value as seen from this graph: constants are repeated, outer values captured as inputs."""
+        """The value as seen from this graph: constants are duplicated, outer values captured as inputs."""
         if self.parent is None or value.graph is self.graph:
             return value
         if value in self.captured:
@@ -242,19 +242,19 @@ class GraphBuilder:
         return [outer for outer, inner in self.captured.items() if constant_of(inner) is None]
 
     def set_origin(self, *names: str) -> None:
-        """Name the framework's nodes that the next nodes come from."""
+        """Set the framework nodes of the next nodes."""
         self.origin = tuple(n for n in names if n)
 
 
 def _refresh_operators() -> None:
-    """Have the operators on the search path as they are now."""
+    """Reload the operators on the search path if they changed."""
     from ge.ops.custom import search
 
     search.refresh()
 
 
 def _known_array(value: ir.Value | None) -> np.ndarray | None:
-    """The value of a constant, or of a tensor without elements, which has but one."""
+    """The value of a constant, or of a tensor without elements, which has only one value."""
     if value is None:
         return None
     array = constant_of(value)
@@ -279,7 +279,7 @@ _LISTS: dict[type, Callable[[str, Any], ir.Attr]] = {
 
 
 def make_attribute(name: str, value: Any) -> ir.Attr:
-    """An attribute by the type of its value (onnx_ir's own conversion checks protocols, which is slow)."""
+    """Create an attribute from the type of its value (onnx_ir's own conversion checks protocols, which is slow)."""
     value = _plain(value)
     if isinstance(value, list):
         kinds = {type(v) for v in value} or {int}

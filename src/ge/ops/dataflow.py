@@ -1,16 +1,16 @@
 """The dataflow trait: which elements of the inputs an operator's outputs depend on.
 
-Passes that cut batches into steps, push slices toward the inputs, move transposes or take work out of loops ask an
-operator's `dataflow` three questions: which parts of the inputs does a part of the outputs need, how does the operator
-work on inputs whose axes are in another order, and how on many inputs at once that are stacked along a new first axis.
-An operator that answers takes part in all of these passes, a user's as well:
+Passes that tile batches, push slices toward the inputs, move transposes or hoist work out of loops ask an operator's
+`dataflow` three questions: which parts of the inputs a part of the outputs needs, how the operator works on inputs with
+permuted axes, and how it works on many inputs at once, stacked along a new first axis. An operator that answers takes
+part in all of these passes, also a custom one:
 
     class Swoosh(Operator):
         x, y = Input("T", FLOATS), Output("T")
         dataflow = Aligned()
 
-Operators of the patterns ELEMENTWISE and BROADCAST are `Aligned` unless they say otherwise; a user's operator has no
-dataflow unless it declares one, because its code may depend on the shapes it is given.
+Operators of the patterns ELEMENTWISE and BROADCAST are `Aligned` unless they declare otherwise; a custom operator has
+no dataflow unless it declares one, because its code may depend on the shapes of its inputs.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Part:
-    """`length` places from `start` on in every `period` along an axis.
+    """`length` positions from `start` on in every `period` along an axis.
 
-    The first token of every sequence is a part also where the axes of batch and sequence are joined.
+    The first token of every sequence is a part even if the axes of batch and sequence are merged.
     """
 
     axis: int
@@ -54,7 +54,7 @@ class Part:
     length: int
 
     def at(self, axis: int) -> Part:
-        """The same places of another axis."""
+        """The same positions of another axis."""
         return replace(self, axis=axis)
 
     def of(self, shape: Sequence[int]) -> list[int]:
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Sliced:
-    """How a node computes a part of its outputs: parts of inputs by index (the others whole), changed attributes."""
+    """How a node computes a part of its outputs: parts of inputs by index (others in full), changed attributes."""
 
     parts: dict[int, Part]
     attrs: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Sliced:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of axes of a transposed value: its axis i is axis perm[i] of the source."""
+    """The permutation of a transposed value: its axis i is axis perm[i] of the source."""
 
     perm: tuple[int, ...]
 
@@ -81,19 +81,19 @@ class Order:
         return tuple(sorted(range(len(self.perm)), key=lambda i: self.perm[i]))
 
     def axis(self, axis: int) -> int:
-        """Where an axis of the transposed value is in the source."""
+        """The source's axis of an axis of the transposed value."""
         return self.perm[axis % len(self.perm)]
 
     def axes(self, axes: Iterable[int]) -> list[int]:
-        """Where axes of the transposed value are in the source."""
+        """The source's axes of axes of the transposed value."""
         return sorted(self.axis(a) for a in axes)
 
     def entries(self, values: Sequence[Any]) -> list[Any]:
-        """Entries an axis, from the transposed order to the source's."""
+        """One entry per axis, from the transposed order to the source's."""
         return [values[i] for i in self.inverse]
 
     def without(self, axes: Iterable[int]) -> tuple[int, ...]:
-        """The order that remains when some axes (of the transposed value) are gone."""
+        """The permutation that remains without some axes (of the transposed value)."""
         gone = {a % len(self.perm) for a in axes}
         kept = [p for i, p in enumerate(self.perm) if i not in gone]
         return tuple(sorted(kept).index(p) for p in kept)
@@ -103,7 +103,7 @@ class Order:
 class Reordered:
     """How a node works on the sources of transposed inputs: its outputs then need the transpose `perm`.
 
-    Either every input is in the source's order (`first_only` false), or the first is and the others stay.
+    Either all inputs are in the source's order (`first_only` false), or only the first is.
     """
 
     perm: tuple[int, ...]
@@ -113,7 +113,7 @@ class Reordered:
 
 @dataclass(frozen=True)
 class Stack:
-    """Inputs of `count` runs of a node at once: those in `inputs` have one more axis in front, over the runs."""
+    """The inputs of `count` runs of a node at once: those in `inputs` have a new first axis over the runs."""
 
     count: int
     inputs: frozenset[int]
@@ -122,7 +122,7 @@ class Stack:
 @dataclass(frozen=True)
 class Stacked:
     """How a node works on stacked inputs: changed attributes, other shapes of stacked inputs, inputs that must be
-    stacked as well. Outputs are reshaped to one more axis in front where they come otherwise.
+    stacked too. Outputs without the new first axis are reshaped to have it.
     """
 
     attrs: dict[str, Any] = field(default_factory=dict)
@@ -131,23 +131,23 @@ class Stacked:
 
 
 class Dataflow:
-    """What is known of an operator's dataflow; this one says nothing."""
+    """What is known about an operator's dataflow; this base class knows nothing."""
 
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
-        """Which parts of the inputs a part of every output needs; None where it cannot be said."""
+        """The parts of the inputs that a part of every output needs; None if unknown."""
         return None
 
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
-        """How the node works when inputs of this order are given in their source's order; None where it does not."""
+        """How the node works if inputs of this permutation are given in their source's order; None if it cannot."""
         return None
 
     def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
-        """How the node does many runs at once; None where it does not."""
+        """How the node does many runs at once; None if it cannot."""
         return None
 
 
 def joined_rows(op: NodeView, stack: Stack) -> Stacked | None:
-    """The rows of all runs as one batch, where only the first input has rows."""
+    """The rows of all runs as one batch, if only the first input has rows."""
     first = op.inputs[0]
     if stack.inputs != {0} or first is None or not first.rank:
         return None
@@ -155,7 +155,7 @@ def joined_rows(op: NodeView, stack: Stack) -> Stacked | None:
 
 
 def check_promise(op: NodeView, promised: Sequence[int], made: Sequence[int]) -> None:
-    """Raise unless an output has the shape that the operator's dataflow promised for changed inputs."""
+    """Raise unless an output has the shape that the operator's dataflow promised for the changed inputs."""
     if tuple(promised) != tuple(made):
         cause = f"its dataflow promises an output of shape {list(promised)}, its inference gives {list(made)}"
         raise GeError(
@@ -164,7 +164,7 @@ def check_promise(op: NodeView, promised: Sequence[int], made: Sequence[int]) ->
 
 
 def aligned_part(op: NodeView, index: int, part: Part) -> Part | None:
-    """The part of an input that is aligned with the output at its last axes; None where all of it is needed."""
+    """The part of an input that aligns with the output at its last axes; None if all of it is needed."""
     desc = op.input(index)
     if desc is None:
         return None
@@ -174,7 +174,7 @@ def aligned_part(op: NodeView, index: int, part: Part) -> Part | None:
 
 @dataclass(frozen=True)
 class Aligned(Dataflow):
-    """Element by element, inputs broadcast against each other by NumPy's rules."""
+    """Elementwise; inputs broadcast against each other by NumPy's rules."""
 
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
         parts = {i: p for i in range(len(op.inputs)) if (p := aligned_part(op, i, part)) is not None}
@@ -187,7 +187,7 @@ class Aligned(Dataflow):
         return Reordered(order.perm) if op.outputs[0].rank == len(order.perm) else None
 
     def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
-        """Runs are along the first axis of every stacked input; inputs of lower rank get axes of one element."""
+        """Runs are the first axis of every stacked input; inputs of lower rank get axes of one element."""
         rank = op.outputs[0].rank
         shapes = {}
         for index in stack.inputs:
@@ -198,9 +198,9 @@ class Aligned(Dataflow):
 
 @dataclass(frozen=True)
 class Rows(Dataflow):
-    """Some axes are independent: place i along one of them depends on place i of the first input, no other place.
+    """Some axes are independent: position i along one of them depends only on position i of the first input.
 
-    Outputs have these axes where the first input has them; of other inputs all is needed.
+    Outputs have these axes in the same places as the first input; other inputs are needed in full.
     """
 
     axes: tuple[int, ...] = (0,)
@@ -214,9 +214,9 @@ class Rows(Dataflow):
 
 @dataclass(frozen=True)
 class OverAxes(Dataflow):
-    """Along the axes that an attribute names everything depends on everything; along the others, place on place.
+    """Every position depends on all positions along the axes in an attribute, and on the same one along the others.
 
-    Further inputs (scales) are along the named axes.
+    Further inputs (scales) extend along these axes.
     """
 
     attribute: str = "axes"

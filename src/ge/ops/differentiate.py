@@ -2,12 +2,12 @@
 
     gradients = differentiate(builder, y, [x, w])      # of the sum of y's elements
 
-1. Nodes on a way from a variable to y are visited once, from y backwards; the gradients from all readers of a value are
-   summed.
-2. A rule maps the gradient of a node's result to those of its inputs. Operators made of others (normalisations, some
-   activations) are written out as these and differentiated so.
-3. Operators whose results do not change with their inputs (comparisons, rounding, indices) pass no gradient on.
-4. An operator without a rule is refused by name.
+1. Nodes on a path from a variable to y are visited once, in reverse order; the gradients from all readers of a value
+   are summed.
+2. A rule maps the gradient of a node's result to those of its inputs. Composite operators (normalisations, some
+   activations) are decomposed and differentiated in that form.
+3. Operators with zero derivative (comparisons, rounding, indices) pass no gradient on.
+4. An operator without a rule is rejected by name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Gradients = Sequence[ir.Value | None]
 
 
 def differentiate(builder: GraphBuilder, y: ir.Value, variables: Sequence[ir.Value]) -> list[ir.Value]:
-    """The gradients of the sum of y's elements by each variable; zeros for one that y does not depend on."""
+    """The gradients of the sum of y's elements with respect to each variable; zeros if y does not depend on it."""
     if desc_of(y).dtype not in FLOATS:
         raise Unsupported(f"the gradient of {desc_of(y)}", "differentiate a floating-point result")
     ones = _filled(builder, y, 1.0)
@@ -65,7 +65,7 @@ def _backward(
 
 
 def _between(y: ir.Value, variables: Sequence[ir.Value]) -> list[ir.Node]:
-    """The nodes on ways from a variable to y, in order."""
+    """The nodes on paths from a variable to y, in topological order."""
     ends = set(variables)
     order: list[ir.Node] = []
     depends: dict[ir.Node, bool] = {}
@@ -110,7 +110,7 @@ def _of_inputs(builder: GraphBuilder, node: ir.Node, given: Sequence[ir.Value | 
 
 
 class _Rules:
-    """A node and the gradients of its results, with the words that rules are written in."""
+    """A node and the gradients of its results, with the helpers that rules are written in."""
 
     def __init__(self, builder: GraphBuilder, node: ir.Node, given: Sequence[ir.Value | None]) -> None:
         self.builder, self.node, self.given = builder, node, given
@@ -162,7 +162,7 @@ class _Rules:
         return value if desc_of(value).shape == tuple(shape) else self.op("Reshape", value, shape=list(shape))
 
     def spread(self, value: Any) -> Any:
-        """What a reduction has given, over the axes of its operand again."""
+        """The result of a reduction, broadcast back over the axes of its operand."""
         shape = list(desc_of(self.x()).shape)
         kept = [1 if i in self.axes() else d for i, d in enumerate(shape)]
         return self.op("BroadcastTo", self.reshape(value, kept), shape=shape)
@@ -179,7 +179,7 @@ class _Rules:
         return self.op("ReduceSum", value, axes=list(axes), keepdims=True)
 
     def scattered(self, gradient: Any, indices: Any, axis: int, size: int) -> Any:
-        """Rows of a gradient along an axis added to zeros where the indices say."""
+        """Rows of a gradient, scatter-added to zeros by indices along an axis."""
         rank = desc_of(gradient).rank
         perm = [axis, *(i for i in range(rank) if i != axis)]
         front = self.op("Transpose", gradient, perm=perm)
@@ -212,7 +212,7 @@ def _written_out(*types: str) -> Callable[[Callable[[_Rules], Any]], Callable[[_
 # -- element by element ----------------------------------------------------------------------------------------
 
 _ROOT_PI = 2 / math.sqrt(math.pi)
-# The slope of a function of one number, by its operand and its result.
+# The derivative of a function of one number, from its operand and its result.
 _SLOPES: dict[str, Callable[[_Rules, Any, Any], Any]] = {
     "Abs": lambda r, x, y: r.op("Sign", x),
     "Acos": lambda r, x, y: r.op("Neg", r.op("Rsqrt", r.op("Sub", 1.0, r.op("Square", x)))),
@@ -248,7 +248,7 @@ _SLOPES: dict[str, Callable[[_Rules, Any, Any], Any]] = {
 
 
 def _two(r: _Rules, x: Any, above: float, below: float, bound: float = 0.0) -> Any:
-    """One number where x is above a bound, another elsewhere."""
+    """One number where x exceeds a bound, another elsewhere."""
     return r.where(r.op("Greater", x, bound), _filled(r.builder, x, above), _filled(r.builder, x, below))
 
 
@@ -320,7 +320,7 @@ def _pow(r: _Rules) -> Any:
 
 @_rule("Maximum", "Minimum")
 def _extremum(r: _Rules) -> Any:
-    """Equal operands share the gradient."""
+    """Ties share the gradient."""
     test = "Greater" if r.node.op_type == "Maximum" else "Less"
     half = r.where(r.op("Equal", r.x(), r.x(1)), r.mul(r.g, 0.5))
     return [
@@ -466,7 +466,7 @@ def _reduce_mean(r: _Rules) -> Any:
 
 @_rule("ReduceMax", "ReduceMin")
 def _reduce_extremum(r: _Rules) -> Any:
-    """Equal extrema share the gradient."""
+    """Ties share the gradient."""
     hits = r.op("Cast", r.op("Equal", r.x(), r.spread(r.y)), to=desc_of(r.x()).dtype)
     return r.mul(r.spread(r.g), r.op("Div", hits, r.total(hits, r.axes())))
 
@@ -502,7 +502,7 @@ def _standardised(r: _Rules, x: Any, axes: Sequence[int]) -> Any:
 
 
 def _scaled(r: _Rules, y: Any, shape: Sequence[int] | None = None) -> Any:
-    """Scale and bias, seen in `shape`."""
+    """Apply scale and bias, reshaped to `shape`."""
     for index, type_ in ((1, "Mul"), (2, "Add")):
         if r.has(index):
             operand = r.x(index) if shape is None else r.reshape(r.x(index), shape)

@@ -61,12 +61,12 @@ def function(operator: type[Operator]) -> Callable[..., Any]:
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """The functions for all registered operators, by name."""
+    """The functions of all registered operators, by name."""
     return {snake_case(type_): function(operator) for type_, operator in registered().items()}
 
 
 def refresh(names: dict[str, Any], type_: str) -> None:
-    """Put the function of a type's operator in force among names, or take it away."""
+    """Update or remove the function of a type in a namespace."""
     operator = registered().get(type_)
     if operator is not None:
         names[snake_case(type_)] = function(operator)
@@ -75,7 +75,7 @@ def refresh(names: dict[str, Any], type_: str) -> None:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The function of a name, for operators registered later; AttributeError when there is none."""
+    """The function of a name, for operators registered later; AttributeError if there is none."""
     for type_ in registered():
         if snake_case(type_) == name:
             return function(candidates(type_)[0])
@@ -91,7 +91,7 @@ def _flatten(args: Sequence[Any]) -> Iterator[Any]:
 
 
 def _signature(operator: type[Operator]) -> inspect.Signature:
-    """Inputs, then attributes; only by keyword once a required attribute would follow something optional."""
+    """Inputs, then attributes; keyword-only from the first required attribute after an optional parameter on."""
     kind = inspect.Parameter
     parameters: list[inspect.Parameter] = []
     for name, port in operator.prototype.inputs.items():

@@ -5,9 +5,9 @@
         (x,), (dy,) = inputs, grads
         return [dy * ops.sigmoid(x)]
 
-The function gets tensors of the graph API and returns the gradient of every input, None where there is none. The
+The function receives tensors of the graph API and returns the gradient of every input, None if there is none. The
 operator `<Type>Grad` takes the operator's inputs (None for absent ones), its outputs and their gradients, has its
-attributes, and gives the gradients of its inputs. Front doors call it when they differentiate.
+attributes, and returns the gradients of its inputs. Front doors call it for differentiation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def gradient_operator(operator: type[Operator]) -> type[Operator]:
 
 
 def _counts(operator: type[Operator], given: int) -> tuple[int, int]:
-    """How many of the tensors that a gradient is given are inputs, and how many are outputs."""
+    """The number of inputs and of outputs among the tensors that a gradient receives."""
     ports = operator.prototype
     if any(p.variadic for p in ports.inputs.values()):
         return given - 2 * len(ports.outputs), len(ports.outputs)
@@ -83,7 +83,7 @@ def _expand(operator: type[Operator], builder: Any, op: NodeView, values: Any) -
 
 
 def _fitting(op: NodeView, index: int, graph: Any, gradient: Any) -> Any:
-    """A gradient, zeros where there is none."""
+    """A gradient, or zeros if there is none."""
     desc = op.input(index)
     if desc is None:
         desc = TensorDesc((), "float32")

@@ -1,4 +1,4 @@
-"""The public graph API: networks written in Python with tensors, operators and a function for each operator.
+"""The public graph API: networks written in Python with tensors, operators and one function per operator.
 
 >>> import numpy as np, ge
 >>> g = ge.Graph("net")
@@ -38,7 +38,7 @@ def current_graph() -> Graph | None:
 
 
 class Graph:
-    """A network in the making. Each operator is checked, inferred and, if constant, folded as it is added."""
+    """A network under construction. Each operator is checked, inferred and, if constant, folded as it is added."""
 
     def __init__(self, name: str = "graph") -> None:
         self.builder = GraphBuilder(name)
@@ -47,20 +47,20 @@ class Graph:
 
     @classmethod
     def over(cls, builder: GraphBuilder) -> Graph:
-        """The graph that a builder is making."""
+        """The graph that a builder is building."""
         graph = cls.__new__(cls)
         graph.builder, graph.parent, graph._tokens = builder, None, []
         return graph
 
     def _nested(self, builder: GraphBuilder) -> Graph:
-        """The graph of a branch or loop body, which may use the tensors around it."""
+        """The graph of a branch or loop body, which may use tensors of the enclosing graphs."""
         inner = Graph.__new__(Graph)
         inner.builder, inner.parent, inner._tokens = builder, self, []
         return inner
 
     @property
     def lineage(self) -> list[Graph]:
-        """This graph and those around it."""
+        """This graph and its enclosing graphs."""
         return [self] if self.parent is None else [self, *self.parent.lineage]
 
     @property
@@ -69,7 +69,7 @@ class Graph:
 
     @property
     def ir(self) -> ir.Graph:
-        """The graph as the compiler takes it."""
+        """The compiler's graph."""
         return self.builder.graph
 
     @property
@@ -123,7 +123,7 @@ class Graph:
         _current.reset(self._tokens.pop())
 
     def cond(self, condition: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-        """What `then()` returns where the condition holds, else what `otherwise()` does; only one is computed.
+        """The result of `then()` if the condition holds, else of `otherwise()`; only one is computed.
 
         >>> g = Graph()
         >>> x = g.input("x", (2,))
@@ -142,7 +142,7 @@ class Graph:
         return _single(tuple(Tensor(home, value) for value in made))
 
     def while_loop(self, condition: Callable[..., Tensor], body: Callable[..., Any], *states: Any) -> Any:
-        """The states after `body(*states)` has been applied as long as `condition(*states)` holds.
+        """Apply `body(*states)` while `condition(*states)` holds; returns the final states.
 
         >>> g = Graph()
         >>> g.while_loop(lambda x: x[0] < 10.0, lambda x: x * 2.0, g.input("x", (2,)))
@@ -167,7 +167,7 @@ class Graph:
         return _single(tuple(Tensor(home, value) for value in made))
 
     def _traced(self, builder: GraphBuilder, function: Callable[[], Any]) -> list[Any]:
-        """The values a function returns, its operators added through a builder."""
+        """The values a function returns, with its operators added through a builder."""
         inner = self if builder is self.builder else self._nested(builder)
         with inner:
             return [inner._operand(item) for item in _listed(function())]
@@ -179,7 +179,7 @@ class Graph:
 
 
 def home_of(graph: Graph) -> Graph:
-    """Where an operator on tensors of a graph goes: into the branch or body being written, else that graph."""
+    """The graph that receives an operator on tensors of a graph: the branch or body being traced, else that graph."""
     current = _current.get()
     return current if current is not None and graph in current.lineage else graph
 
@@ -207,7 +207,7 @@ _Method = Callable[["Tensor", Any], "Tensor"]
 
 
 def _binary(type_: str, of_bools: str = "") -> tuple[_Method, _Method]:
-    """The methods of a Python operator with the tensor on its left and on its right."""
+    """The methods of a Python operator with the tensor as left and as right operand."""
 
     def choose(tensor: Tensor) -> str:
         return of_bools if of_bools and tensor.dtype == "bool" else type_
@@ -225,10 +225,10 @@ def _binary(type_: str, of_bools: str = "") -> tuple[_Method, _Method]:
 
 
 class Tensor:
-    """A value of a graph. Python's operators add GE's; numbers and arrays beside it become constants."""
+    """A value of a graph. Python operators add GE operators; numbers and arrays become constants."""
 
     __slots__ = ("graph", "value")
-    __array_priority__ = 1000  # NumPy arrays leave mixed arithmetic to us
+    __array_priority__ = 1000  # NumPy leaves mixed arithmetic to us
     __array_ufunc__ = None
 
     def __init__(self, graph: Graph, value: ir.Value) -> None:
@@ -252,7 +252,7 @@ class Tensor:
         return self.value.name or ""
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """The elements under another shape; one dimension may be -1."""
+        """The same elements in another shape; one dimension may be -1."""
         dims = [int(d) for part in shape for d in (part if isinstance(part, Sequence) else (part,))]
         if dims.count(-1) == 1:
             known = int(np.prod([d for d in dims if d != -1])) or 1
@@ -260,7 +260,7 @@ class Tensor:
         return self._op("Reshape", shape=dims)
 
     def transpose(self, *perm: int) -> Tensor:
-        """The axes in another order, reversed when none is given."""
+        """The axes permuted, reversed if no permutation is given."""
         return self._op("Transpose", perm=list(perm) or list(range(self.rank))[::-1])
 
     @property
@@ -276,7 +276,7 @@ class Tensor:
         return result
 
     def _operand(self, other: Any) -> Any:
-        """The other side of an operator: numbers take this tensor's type, and must fit it."""
+        """The other operand of an operator: numbers take this tensor's type, and must fit it."""
         if isinstance(other, float) and self.dtype not in FLOATS and not other.is_integer():
             raise GeError(
                 "E10040",
@@ -333,7 +333,7 @@ class Tensor:
 
 
 def _subscript(tensor: Tensor, index: Any) -> Tensor:
-    """x[…] with integers, slices, None and an ellipsis, as NumPy has them."""
+    """x[…] with integers, slices, None and an ellipsis, as in NumPy."""
     keys = list(index) if isinstance(index, tuple) else [index]
     if sum(1 for k in keys if isinstance(k, EllipsisType)) > 1:
         raise GeError("E10040", "an index can only have a single ellipsis")
@@ -359,7 +359,7 @@ def _subscript(tensor: Tensor, index: Any) -> Tensor:
 
 
 def _bounds(key: Any, size: int) -> tuple[int, int, int, list[int]]:
-    """Start, end and step along an axis, and the dimension it leaves."""
+    """Start, end and step along an axis, and the resulting dimension."""
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
         return start, stop, step, [len(range(start, stop, step))]

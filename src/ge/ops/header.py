@@ -48,7 +48,7 @@ inline Value operator-(const Value& a) { return ops::neg(a); }
 """
 _TYPES = {bool: "bool", int: "std::int64_t", float: "double", str: "std::string"}
 _DEFAULT = " = {}"
-# Words of C++ that are none of Python's, as far as operators and their attributes may be called so.
+# C++ keywords that are not Python keywords, as far as operators and their attributes may have such names.
 _KEYWORDS = frozenset(
     ("auto", "bool", "case", "char", "const", "default", "delete", "double", "enum", "export", "extern", "float", "int",
      "long", "new", "operator", "private", "public", "register", "short", "signed", "static", "struct", "switch",
@@ -63,7 +63,7 @@ def header() -> str:
 
 
 def _built_in(type_: str) -> type[Operator] | None:
-    """The library's own operator of a type, where C++ can state its attributes."""
+    """The built-in operator of a type, if C++ can express its attributes."""
     own = [operator for operator in candidates(type_) if not is_custom(operator)]
     if not own or not all(
         attr.type in _TYPES or attr.type is list for attr in own[0].prototype.attrs.values()
@@ -100,7 +100,7 @@ def _function(operator: type[Operator]) -> str:
 
 
 def _parameters(operator: type[Operator], attributes: str, variadic: bool) -> list[str]:
-    """Inputs, the number of results where it varies, attributes; what has a default comes last."""
+    """Inputs, the number of results if it varies, attributes; parameters with defaults come last."""
     prototype = operator.prototype
     parameters = [
         _parameter(name, port, name == next(iter(prototype.inputs)))

@@ -1,4 +1,4 @@
-"""Running a graph node by node with NumPy: the reference for every other way of running it."""
+"""Interprets a graph node by node with NumPy: the reference for all other implementations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def interpret(
     inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray],
     evaluate: Mapping[str, Evaluate] | None = None,
 ) -> list[np.ndarray]:
-    """The outputs of a graph for given inputs (in order, or by name); some operators may be run in other ways.
+    """The outputs of a graph for inputs (by position or by name); `evaluate` can override some operators.
 
     >>> from ge.ops.builder import GraphBuilder
     >>> b = GraphBuilder()

@@ -1,4 +1,4 @@
-"""Plugins: how a framework's operator becomes operators of the library. Declared beside it, used by parsers.
+"""Plugins: map a framework's operators to operators of the library. Declared beside these, used by parsers.
 
     @plugin(onnx="Softmax", since=13)
     def _softmax(n: Node) -> ir.Value:
@@ -6,7 +6,7 @@
 
     simple("Relu", onnx="Relu", tensorflow="Relu")        # same inputs, no attributes
 
-A plugin that cannot take a node as it stands raises `Unsupported(reason, remedy)`; the parser collects them.
+A plugin that cannot convert a node raises `Unsupported(reason, remedy)`; the parser collects them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
     "simple",
 ]
 
-# Packages whose plugins are built in; everything else is the user's.
+# Packages whose plugins are built in; all others are custom.
 BUILT_IN = frozenset(
     {"ge", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "mindspore_npu", "paddle_npu"}
 )
@@ -53,7 +53,7 @@ FRAMEWORKS = ("onnx", "tensorflow", "aten", "mindspore", "paddle")
 
 @dataclass(frozen=True)
 class Sequence_:
-    """A sequence (or an optional) known while parsing: a plain list of values."""
+    """A sequence (or an optional) known at parse time: a plain list of values."""
 
     items: tuple[Any, ...] = ()
     optional: bool = False
@@ -61,7 +61,7 @@ class Sequence_:
 
 @dataclass(frozen=True)
 class Maps:
-    """Rows that a caller gets as dictionaries: a value and the keys of its columns."""
+    """Rows returned to the caller as dictionaries: a value and the keys of its columns."""
 
     value: ir.Value
     keys: tuple[Any, ...]
@@ -80,7 +80,7 @@ class Unsupported(Exception):
         self.reason = reason
         self.remedy = remedy
         self.needs = needs  # the computed value that would have to be constant
-        self.later = later or needs is not None  # it can be compiled once what it reads has been computed
+        self.later = later or needs is not None  # it can be compiled once its inputs have been computed
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Node:
     attrs: Mapping[str, Any]
     outputs: int
     builder: GraphBuilder
-    version: int = 0  # ONNX operator set version in force, or the version of TensorFlow that made the graph
+    version: int = 0  # active ONNX operator set version, or the TensorFlow version that wrote the graph
     domain: str = ""
     parser: Any = None  # the parser itself, for operators with bodies (branches, loops, calls)
 
@@ -102,13 +102,13 @@ class Node:
         return self.builder.op(type_, *inputs, **attrs)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute or its default, which ONNX holds in single precision as it holds attributes."""
+        """An attribute or its default, which is rounded to single precision as ONNX stores attributes."""
         if self.version and isinstance(default, float):
             default = float(np.float32(default))
         return self.attrs.get(name, default)
 
     def operands(self, attrs: Collection[str] = ()) -> Sequence[ir.Value | None]:
-        """The inputs, None for absent ones before the last; `attrs` names what is an attribute."""
+        """The inputs, None for absent ones before the last; `attrs` names those that are attributes."""
         return self.inputs
 
     def input(self, index: int) -> ir.Value | None:
@@ -116,18 +116,18 @@ class Node:
         return self.inputs[index] if index < len(self.inputs) else None
 
     def desc(self, index: int = 0) -> TensorDesc:
-        """The description of an input that must be there."""
+        """The description of a required input."""
         value = self.input(index)
         if value is None:
             raise Unsupported(f"input {index} of {self.type} is missing")
         return desc_of(value)
 
     def maybe_const(self, index: int) -> np.ndarray | None:
-        """The constant value of an input, None when absent or computed."""
+        """The constant value of an input, None if absent or computed."""
         return constant_of(self.input(index))
 
     def const(self, index: int, what: str = "") -> np.ndarray:
-        """The constant value of an input that decides the shape of the result."""
+        """The constant value of an input that determines the shape of the result."""
         array = self.maybe_const(index)
         if array is None:
             raise Unsupported(
@@ -169,7 +169,7 @@ class Plugin:
     custom: bool = False
 
     def apply(self, node: Node) -> Results:
-        """What the framework's node becomes; a user's plugin is tried in a process of its own first."""
+        """Convert a framework's node; a custom plugin is first tried in another process."""
         if not self.custom:
             return self.function(node)
         from ge.ops.custom import guard
@@ -194,8 +194,8 @@ def plugin(
 ) -> Callable[[Callable[[Node], Results]], Callable[[Node], Results]]:
     """Declare how framework operators map to operators of the library (a decorator).
 
-    ONNX names may carry their domain and version: "my.domain::Swoosh", "ai.onnx::13::Softmax". Plugins declared
-    outside this package come before the built-in ones, also where a parser treats an operator itself.
+    ONNX names may contain their domain and version: "my.domain::Swoosh", "ai.onnx::13::Softmax". Plugins declared
+    outside this package take precedence over built-in ones, and over operators that a parser handles itself.
     """
 
     def declare(function: Callable[[Node], Results]) -> Callable[[Node], Results]:
@@ -226,12 +226,12 @@ def simple(
 ) -> None:
     """Map framework operators one to one: same inputs in the same order.
 
-    `attrs` says which attributes are taken over: names that are the same on both sides, or a mapping of this
-    library's names to the framework's; one that a node does not have keeps the operator's default.
+    `attrs` lists the attributes to copy: names that are the same on both sides, or a mapping from this library's names
+    to the framework's; one that a node lacks keeps the operator's default.
     """
     same_inputs_ = mapping(type_, attrs)
     caller = inspect.currentframe()
-    if caller is not None and caller.f_back is not None:  # whose plugin it is
+    if caller is not None and caller.f_back is not None:  # the declaring module
         same_inputs_.__module__ = str(caller.f_back.f_globals.get("__name__", same_inputs_.__module__))
     plugin(**frameworks)(same_inputs_)  # type: ignore[arg-type]
 
@@ -248,7 +248,7 @@ def mapping(type_: str, attrs: Mapping[str, str] | Sequence[str] = ()) -> Callab
 
 
 def add(item: Plugin) -> None:
-    """Make a plugin known."""
+    """Register a plugin."""
     versions = _PLUGINS.setdefault((item.framework, item.domain, item.operator), [])
     versions.append(item)
     versions.sort(key=lambda p: (p.custom, p.since))
@@ -257,14 +257,14 @@ def add(item: Plugin) -> None:
 
 
 def remove(item: Plugin) -> None:
-    """Forget a plugin."""
+    """Remove a plugin."""
     _PLUGINS[item.framework, item.domain, item.operator].remove(item)
     if item in _CUSTOM:
         _CUSTOM.remove(item)
 
 
 def custom() -> list[Plugin]:
-    """The user's plugins, in an order that is always the same."""
+    """The custom plugins, in a stable order."""
     return sorted(_CUSTOM, key=lambda p: (p.framework, p.domain, p.operator, p.since))
 
 
@@ -274,14 +274,14 @@ def declared() -> set[Plugin]:
 
 
 def find(framework: str, operator: str, version: int = 0, domain: str = "") -> Plugin | None:
-    """The plugin in force for an operator at a version, None when there is none."""
+    """The active plugin for an operator at a version, None if there is none."""
     versions = _PLUGINS.get((framework, domain, operator), [])
     fitting = [p for p in versions if p.since <= version or framework != "onnx"]
     return fitting[-1] if fitting else None
 
 
 def find_custom(framework: str, operator: str, version: int = 0, domain: str = "") -> Plugin | None:
-    """The user's plugin in force for an operator, None when there is none."""
+    """The active custom plugin for an operator, None if there is none."""
     found = find(framework, operator, version, domain)
     return found if found is not None and found.custom else None
 

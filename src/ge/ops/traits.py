@@ -1,4 +1,4 @@
-"""Traits: what passes must know of an operator, declared with it."""
+"""Traits: properties of operators that passes rely on, declared with the operator."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Cost", "Epilogue", "Formula", "ImageFormat", "Precision", "Result", 
 
 
 class Cost(enum.IntEnum):
-    """How long one element takes, in arithmetic: whether a kernel may compute it again for each reader."""
+    """The arithmetic cost per element: determines whether a kernel may recompute it for each reader."""
 
-    PLAIN = 0  # an instruction: worth a kernel of its own where that saves memory
+    PLAIN = 0  # an instruction: worth a separate kernel if that saves memory
     CHEAP = 1
-    SLOW = 2  # exp, log, tanh: not again where the value is in memory anyway
-    EXPENSIVE = 3  # pow, erf, inverse functions: never again for many results
+    SLOW = 2  # exp, log, tanh: not recomputed if the value is stored anyway
+    EXPENSIVE = 3  # pow, erf, inverse functions: never recomputed for many results
 
 
 class Sign(enum.Enum):
@@ -31,7 +31,7 @@ class Sign(enum.Enum):
 
 
 class Formula(enum.Enum):
-    """Whether an activation written out in simpler operators is recognised through an operator, by its values."""
+    """An operator's role in decomposed activations, which are recognised by their values."""
 
     NONE = "it is not: the operator ends the formula"
     PART = "arithmetic between numbers and functions"
@@ -40,18 +40,18 @@ class Formula(enum.Enum):
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The post-op of products and convolutions that does the same; `{…}` stands for an attribute.
+    """The equivalent post-op of products and convolutions; `{…}` stands for an attribute.
 
     >>> Epilogue("leaky,{alpha!r}").of({"alpha": 0.1}), Epilogue("clip,{min!r},{max!r}").of({"min": 0.0, "max": None})
     ('leaky,0.1', '')
     """
 
     form: str
-    # Of attribute values that have another name there; None for those that no post-op has.
+    # Attribute values with another name there; None for those that no post-op has.
     words: Mapping[Any, str | None] = field(default_factory=dict)
 
     def of(self, attrs: Mapping[str, Any]) -> str:
-        """The post-op for attributes, "" where one of them is absent or has no name there."""
+        """The post-op for attributes, "" if one of them is absent or has no equivalent."""
         names = [name for _, name, _, _ in string.Formatter().parse(self.form) if name]
         known = {name: self.words.get(attrs[name], attrs[name]) for name in names}
         return "" if None in known.values() else self.form.format(**known)
@@ -67,25 +67,25 @@ class Result(enum.Enum):
 
 @dataclass(frozen=True)
 class Precision:
-    """How an operator takes part in precision modes."""
+    """How precision modes treat an operator."""
 
-    narrows: bool = False  # float32 inputs may be given in 16 bits; sums stay float32
-    product: bool = False  # runs as products of matrices: what it reads is worth storing in 16 bits
-    keeps: tuple[int, ...] = (2,)  # inputs that stay as they are when the others are narrowed
+    narrows: bool = False  # float32 inputs may be narrowed to 16 bits; sums stay float32
+    product: bool = False  # runs as matrix products: its inputs are worth storing in 16 bits
+    keeps: tuple[int, ...] = (2,)  # inputs that stay unchanged when the others are narrowed
     masked: bool = False  # some inputs may be bools
     result: Result = Result.NARROW
-    sensitive: bool = False  # statistics or steps need the full precision of what they read
+    sensitive: bool = False  # statistics or steps that need the full precision of their inputs
     normalises: bool = False  # the sums it reads are the residual stream of a transformer
-    passes_on: bool = False  # its result is read as sensitively as its inputs: scores and sums on their way
-    widens: bool = False  # runs in float32, between casts, where the primitives lack its 16-bit type
-    # True for a node whose primitive of 16 bits multiplies elements that are not its own with zero: NaN would spread
+    passes_on: bool = False  # its result is as sensitive as its inputs: scores and sums in between
+    widens: bool = False  # runs in float32, between casts, if the primitives lack its 16-bit type
+    # True for a node whose 16-bit primitive multiplies unrelated elements by zero: NaN would spread
     spreads: Callable[[ir.Node], bool] = lambda node: False
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """An operator on images whose attribute data_format says where the channels are."""
+    """An operator on images whose attribute data_format gives the position of the channels."""
 
-    images: int = 1  # so many inputs, the first ones, are images
-    leads: bool = False  # a graph that has such a node stores its images channels-last
+    images: int = 1  # the number of leading inputs that are images
+    leads: bool = False  # a graph with such a node stores its images channels-last
     image_result: bool = True

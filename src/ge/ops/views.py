@@ -1,4 +1,4 @@
-"""Views: how an operator that only moves data looks at its input's memory, or finds its inputs in its output's."""
+"""Views: how a movement operator's output aliases its input's memory, or its inputs alias its output's."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Views:
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether outputs can be views of the input."""
+        """True if outputs can be views of the input."""
         return type(self).forward is not Views.forward
 
     def forward(self, op: NodeView, index: int, view: View) -> View | None:
-        """Output `index` where the first input is a given view; None where that cannot be expressed."""
+        """Output `index` if the first input is a given view; None if that cannot be expressed."""
         return None
 
     def backward(self, op: NodeView, index: int, view: View) -> View | None:
-        """Input `index` where the output is a given view; None where that cannot be expressed."""
+        """Input `index` if the output is a given view; None if that cannot be expressed."""
         return None
 
     def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
@@ -59,7 +59,7 @@ class Same(Views):
 
 
 def reshape_view(view: View, shape: Sequence[int]) -> View | None:
-    """The view under another shape without moving data, None where its strides do not allow that.
+    """The view in another shape without moving data, None if its strides do not allow that.
 
     >>> reshape_view(View(0, "float32", (2, 6), (12, 1)), (2, 2, 3)).strides
     (12, 3, 1)
@@ -83,7 +83,7 @@ def reshape_view(view: View, shape: Sequence[int]) -> View | None:
 
 
 def _runs(view: View) -> list[tuple[int, int]]:
-    """Dimensions of more than one element, neighbours merged where the outer one continues the inner one."""
+    """Dimensions of more than one element, with adjacent ones merged if they are contiguous."""
     runs: list[tuple[int, int]] = []
     for extent, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
         if extent == 1:
@@ -112,7 +112,7 @@ def piece_view(view: View, axis: int, sizes: Sequence[int], index: int) -> View:
 
 
 def is_matrix(view: View) -> bool:
-    """A matrix (or a stack of them) with a unit stride in one of its last two dimensions and no overlap."""
+    """True for a matrix (or a stack of them) with a unit stride in one of its last two dimensions and no overlap."""
     if len(view.shape) < 2:
         return view.contiguous
     rows, cols = view.shape[-2:]
@@ -123,12 +123,12 @@ def is_matrix(view: View) -> bool:
 
 
 def is_row_major(view: View) -> bool:
-    """A matrix (or a stack of them) whose rows are contiguous."""
+    """True for a matrix (or a stack of them) with contiguous rows."""
     return is_matrix(view) and (view.strides[-1] == 1 or view.shape[-1] == 1)
 
 
 def has_wide_rows(view: View) -> bool:
-    """Channels-last data inside wider rows: everything dense but for the distance between rows of channels."""
+    """True for channels-last data inside wider rows: dense except for the distance between rows of channels."""
     if len(view.shape) < 3 or view.strides[-1] != 1:
         return False
     step = view.strides[-2]

@@ -75,7 +75,7 @@ class _Way:
 
 @dataclass
 class _Call:
-    """A task that libraries run in several ways, each with several candidates; the first way is the compiler's."""
+    """A task that libraries can run in several ways, each with several candidates; the compiler's choice is first."""
 
     task: Task
     ways: list[_Way]
