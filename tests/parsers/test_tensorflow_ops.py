@@ -137,6 +137,17 @@ case("EuclideanNorm", lambda v: tf.math.reduce_euclidean_norm(v, 1), real(3, 4))
 case("L2Loss", tf.nn.l2_loss, real(3, 4))
 case("l2_normalize", lambda v: tf.nn.l2_normalize(v, 1), real(3, 4))
 case("moments", lambda v: tf.nn.moments(v, [0, 1]), real(3, 4, 5))
+_UNKNOWN = np.float32([[np.nan, 2, 2], [1, np.nan, -np.inf], [np.nan, np.nan, np.nan], [-np.inf, np.nan, 0]])
+case(
+    "ArgMax ArgMin pass over NaN",
+    lambda v: [
+        f(tf.cast(v, t), axis)
+        for f in (tf.argmax, tf.argmin)
+        for axis in (0, 1)
+        for t in ("float32", "float16")
+    ],
+    _UNKNOWN,
+)
 case("ArgMax ArgMin", lambda v: (tf.argmax(v, 1), tf.argmin(v, 0, output_type=tf.int32)), real(3, 4))
 case(
     "cumulative",
@@ -464,6 +475,36 @@ case(
         tf.sparse.segment_sqrt_n(v, [0, 2, 1], [0, 0, 1], num_segments=4),
     ),
     real(4, 3),
+)
+case(
+    "InTopK of rows that are not finite",
+    lambda v, k: tf.math.in_top_k(k, v, 2),
+    np.where(np.eye(4, 5, 1) > 0, np.float32([[np.inf], [-np.inf], [np.nan], [1]]), real(4, 5)).astype(
+        np.float32
+    ),
+    np.int32([0, 1, 2, 3]),
+)
+_MASKED = np.float32([[0.3, 1.4, -np.inf, 0.4], [1, 2, 3, 4], [-np.inf, 0, -np.inf, 1]])
+case(
+    "cross entropy of masked classes",
+    lambda v: (
+        *raw.SparseSoftmaxCrossEntropyWithLogits(features=v, labels=[1, 0, 3]),
+        *raw.SparseSoftmaxCrossEntropyWithLogits(features=v, labels=[2, 0, 3]),
+    ),
+    _MASKED,
+)
+case(
+    "extremes of segments are infinite",
+    lambda v: (
+        *(f(w, [0, 0, 1]) for f in (tf.math.segment_max, tf.math.segment_min) for w in (v, -v)),
+        *(f(w, [0, 2, 2]) for f in (tf.math.segment_max, tf.math.segment_min) for w in (v, -v)),
+        *(
+            f(w, [0, 2, 2], 4)
+            for f in (tf.math.unsorted_segment_max, tf.math.unsorted_segment_min)
+            for w in (v, -v)
+        ),
+    ),
+    _MASKED,
 )
 case("InTopK", lambda v, k: tf.math.in_top_k(k, v, 2), real(4, 5), np.int32([0, 3, 4, 9]))
 case("Bucketize", lambda v: raw.Bucketize(input=v, boundaries=[-1.0, 0.0, 0.5]), real(4, 5))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 import tbe
 from ge.ir import types
-from ge.ir.types import BOOL, FLOATS, NUMBERS
+from ge.ir.types import BOOL, FLOATS, NUMBERS, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced, Stack, Stacked
 from ge.ops.plugins import Node, Results, Unsupported, plugin
@@ -326,8 +328,12 @@ def _l2_loss(n: Node) -> Results:
 
 @plugin(tensorflow=["ArgMax", "ArgMin"])
 def _arg_extreme_tf(n: Node) -> Results:
-    axis = n.ints(1, "the axis")[0] if n.input(1) is not None else 0
-    found = n.op(n.type, n.inputs[0], axis=axis, keepdims=False)
+    """The position of the extreme element; TensorFlow passes over NaN, and takes 0 where there is nothing else."""
+    axis, x = n.ints(1, "the axis")[0] if n.input(1) is not None else 0, n.inputs[0]
+    if n.desc().dtype in FLOATS:
+        least = np.asarray(-np.inf if n.type == "ArgMax" else np.inf, numpy_dtype(n.desc().dtype))
+        x = n.op("Select", n.op("IsNan", x), least, x)
+    found = n.op(n.type, x, axis=axis, keepdims=False)
     to = str(n.attr("output_type", "int64"))
     return found if to == "int64" else n.op("Cast", found, to=to)
 

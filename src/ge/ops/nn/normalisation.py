@@ -483,14 +483,13 @@ def _softmax_cross_entropy(n: Node) -> Results:
 
 @plugin(tensorflow="SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_softmax_cross_entropy(n: Node) -> Results:
-    """The same for labels that are class numbers."""
+    """The same for labels that are class numbers; logits of other classes may be -inf."""
     logits, desc = n.inputs[0], n.desc()
     one, zero = (np.asarray(v, numpy_dtype(desc.dtype)) for v in (1, 0))
     numbers = in_range(n.builder, n.inputs[1], desc.shape[-1:], "labels")
     labels = n.op("OneHot", numbers, one, zero, depth=desc.shape[-1])
-    loss = n.op(
-        "Neg", n.op("ReduceSum", n.op("Mul", labels, n.op("LogSoftmax", logits, axes=[-1])), axes=[-1])
-    )
+    own = n.op("Select", n.op("Equal", labels, one), n.op("LogSoftmax", logits, axes=[-1]), zero)
+    loss = n.op("Neg", n.op("ReduceSum", own, axes=[-1]))
     return [loss, n.op("Sub", n.op("Softmax", logits, axes=[-1]), labels)]
 
 

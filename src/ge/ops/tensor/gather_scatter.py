@@ -550,7 +550,10 @@ def _type_of(value: Any) -> str:
 
 @plugin(tensorflow=["InTopK", "InTopKV2"])
 def _in_top_k(n: Node) -> Results:
-    """Whether fewer than k classes are predicted above the target; a target out of range or not finite is not."""
+    """Whether fewer than k classes are predicted above the target.
+
+    No where the target is out of range or a prediction of the row is not finite.
+    """
     k = n.ints(2, "k")[0] if n.type == "InTopKV2" else int(n.attr("k"))
     predictions, (batch, classes) = n.inputs[0], n.desc().shape
     targets = n.op("Cast", n.inputs[1], to="int64")
@@ -559,7 +562,8 @@ def _in_top_k(n: Node) -> Results:
     column = n.op("Reshape", safe, shape=[batch, 1])
     own = n.op("GatherElements", predictions, column, axis=1)
     above = n.op("ReduceSum", n.op("Cast", n.op("Greater", predictions, own), to="int32"), axes=[1])
-    finite = n.op("Reshape", n.op("IsFinite", own), shape=[batch])
+    finite = n.op("ReduceMin", n.op("Cast", n.op("IsFinite", predictions), to="int32"), axes=[1])
+    finite = n.op("Cast", finite, to="bool")
     return n.op("And", n.op("And", n.op("Less", above, k), inside), finite)
 
 

@@ -14,14 +14,14 @@ from ge.ops.plugins import Node, Results, plugin
 from ge.ops.tensor.gather_scatter import indices_tf
 
 
-def _neutral(n: Node, reduction: str, dtype: str) -> Any:
-    """What an empty segment holds: the element that changes nothing."""
+def _neutral(n: Node, reduction: str, dtype: str, finite: bool = True) -> Any:
+    """The element that changes nothing; with `finite` the largest or smallest number instead of an infinity."""
     kind = numpy_dtype(dtype)
     if reduction in ("add", "mul"):
         return n.builder.constant(np.asarray(0 if reduction == "add" else 1, kind))
     if dtype in FLOATS:
-        bound = ml_dtypes.finfo(kind)
-        return n.builder.constant(np.asarray(bound.min if reduction == "max" else bound.max).astype(kind))
+        bound = ml_dtypes.finfo(kind).max if finite else np.inf
+        return n.builder.constant(np.asarray(-bound if reduction == "max" else bound).astype(kind))
     limits = np.iinfo(kind)
     return n.builder.constant(np.asarray(limits.min if reduction == "max" else limits.max, kind))
 
@@ -83,7 +83,7 @@ def _sorted_segments(n: Node) -> Results:
     if n.type.endswith("WithNumSegments"):
         count = n.ints(3, "the number of segments")[0]
     sizes = np.bincount(ids, minlength=count)[:count]
-    empty = _neutral(n, reduction, n.desc().dtype)
+    empty = _neutral(n, reduction, n.desc().dtype, finite=False)
     y = _segments(n, data, n.builder.constant(ids.astype(np.int64)), count, reduction, empty)
     column = sizes.reshape(-1, *(1,) * (n.desc().rank - 1))
     if "Mean" in n.type or "SqrtN" in n.type:

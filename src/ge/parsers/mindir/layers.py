@@ -512,6 +512,16 @@ def one_hot(n: MsNode, labels: Any, like: Any) -> Any:
     )
 
 
+def _where_hot(n: MsNode, hot: Any, values: Any) -> Any:
+    """The values at the labels and zeros elsewhere, whatever the other values are (-inf of masked classes)."""
+    return n.op(
+        "Select",
+        n.op("NotEqual", hot, n.cast(0, desc_of(hot).dtype)),
+        values,
+        n.cast(0, desc_of(values).dtype),
+    )
+
+
 @primitive("SparseSoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogitsV2", "logits labels")
 def _sparse_cross_entropy(n: MsNode) -> Any:
     x, labels = n.tensor("logits"), n.tensor("labels")
@@ -521,7 +531,9 @@ def _sparse_cross_entropy(n: MsNode) -> Any:
     share = n.cast(1 / desc_of(x).shape[0], desc_of(x).dtype)
     if n.setting("is_grad", False):
         return n.op("Mul", n.op("Sub", n.op("Softmax", x, axes=[1]), hot), share)
-    picked = n.op("ReduceSum", n.op("Mul", n.op("LogSoftmax", x, axes=[1]), hot), axes=[0, 1], keepdims=False)
+    picked = n.op(
+        "ReduceSum", _where_hot(n, hot, n.op("LogSoftmax", x, axes=[1])), axes=[0, 1], keepdims=False
+    )
     return n.op("Mul", n.op("Neg", picked), share)
 
 
@@ -539,7 +551,7 @@ def _nll_loss(n: MsNode) -> Any:
     x, labels = n.tensor("logits"), n.tensor("labels")
     hot = one_hot(n, labels, x)
     weight = n.op("ReduceSum", n.op("Mul", hot, n.tensor("weight")), axes=[1], keepdims=False)
-    picked = n.op("ReduceSum", n.op("Mul", hot, x), axes=[1], keepdims=False)
+    picked = n.op("ReduceSum", _where_hot(n, hot, x), axes=[1], keepdims=False)
     loss = n.op("Neg", n.op("Mul", picked, weight))
     total = n.op("ReduceSum", weight, axes=[0], keepdims=False)
     how = plain(n, "reduction", "mean", REDUCTIONS)
