@@ -9,7 +9,7 @@
 
 namespace npu {
 
-// The layout of the file, read by src/npu_tools/counters.py. Numbers are little-endian and grow only, except
+// The layout of the file, read by src/npu_tools/counters.py. Numbers are little-endian and only grow, except
 // `current` and `limit`.
 struct ActivityPage {
   static constexpr std::uint64_t kMagic = 0x3150'4f54'5550'4eULL;  // "NPUTOP1"
@@ -27,16 +27,16 @@ struct ActivityPage {
   Counter magic, compiles, compile_nanoseconds, host_calls, programs;
   char last_compile[kName];
   Memory memory[kDevices];
-  Program program[kPrograms];  // the last one stands for all that did not get a place of their own
+  Program program[kPrograms];  // the last one collects all programs without their own slot
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 class Activity {
  public:
-  // Where the counters of this process are; nullptr: there is no reader.
+  // The counters of this process; nullptr if there is no reader.
   static ActivityPage* page() { return page_.load(std::memory_order_acquire); }
-  // Makes the file and counts there from now on, once a process; raises InvalidArgument. A fork does not
-  // count.
+  // Creates the file and counts there from now on, once per process; raises InvalidArgument. A forked child
+  // does not count.
   static void publish(const std::string& path);
 
   static void count_host_call() {
@@ -44,7 +44,7 @@ class Activity {
   }
   static void count_compile(std::string_view name, std::uint64_t nanoseconds);
   static void set_memory(int device, std::size_t current, std::size_t peak, std::size_t limit);
-  // The place of a program in the page; -1 where there is no page.
+  // The slot of a program in the page; -1 if there is no page.
   static int add_program(std::string_view name);
   static void count_run(int place, std::uint64_t nanoseconds) {
     ActivityPage* to = page();

@@ -16,8 +16,8 @@ class KernelObject;
 using AttrValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
                                std::vector<double>, std::vector<std::string>, std::shared_ptr<KernelObject>>;
 
-// Getters raise InvalidArgument when a value has another type; the ones without a default when it is missing.
-// An integer is accepted where a float is asked for, and an integer or a float list where the other is empty.
+// Getters raise InvalidArgument if a value has another type; those without a default also if it is missing.
+// An integer is accepted as a float, and an empty integer list as an empty list of another type.
 class Attrs {
  public:
   void set(std::string name, AttrValue value);
@@ -35,7 +35,7 @@ class Attrs {
   std::vector<std::int64_t> integers(std::string_view name) const;
   std::vector<std::int64_t> integers(std::string_view name, std::vector<std::int64_t> otherwise) const;
   std::vector<double> reals(std::string_view name) const;
-  std::vector<std::string> texts(std::string_view name) const;  // empty when missing
+  std::vector<std::string> texts(std::string_view name) const;  // empty if missing
   std::shared_ptr<KernelObject> kernel(std::string_view name) const;
 
  private:

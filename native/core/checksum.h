@@ -1,4 +1,4 @@
-// Checksums of large memory at the speed of memory: they tell changed contents, not forged ones.
+// Checksums of large memory at memory bandwidth: they detect changed contents, not forged ones.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace npu {
 
 using ChunkSum = std::array<std::uint64_t, 4>;
 
-// One sum for each MiB of the data, by all threads.
+// One checksum per MiB of the data, computed by all threads.
 std::vector<ChunkSum> chunk_sums(const void* data, std::size_t bytes);
 
 }  // namespace npu

@@ -1,5 +1,5 @@
-// A condition variable that leaves waiting to the C library. GCC 12 binds std::condition_variable::wait to
-// its own libstdc++ (GLIBCXX_3.4.30), and this one function would keep wheels from systems with glibc 2.34.
+// A condition variable that waits through the C library. GCC 12 binds std::condition_variable::wait to its
+// own libstdc++ (GLIBCXX_3.4.30), and this one function would exclude systems with glibc 2.34.
 #pragma once
 
 #include <pthread.h>

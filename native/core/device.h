@@ -25,12 +25,12 @@ struct MemoryInfo {
 
 class Device;
 
-// Zeroed memory of a device, charged to its account. From 2 MiB up it is aligned to 2 MiB and asks for huge
-// pages; smaller blocks are aligned to 64 bytes.
+// Zeroed memory of a device, charged to its account. Blocks of 2 MiB or more are aligned to 2 MiB and request
+// huge pages; smaller blocks are aligned to 64 bytes.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  // Raises OutOfDeviceMemory naming `requester` when the device's limit would be exceeded.
+  // Raises OutOfDeviceMemory naming `requester` if the device's limit would be exceeded.
   DeviceMemory(Device& device, MemoryUse use, std::size_t bytes, std::string_view requester);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept;
@@ -46,13 +46,13 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-// Arenas of one device. A run borrows one for its duration, so that programs which do not run at the same
-// time share the same memory.
+// Arenas of one device. A run borrows one for its duration, so that programs which do not run concurrently
+// share the same memory.
 class ArenaPool {
  public:
   explicit ArenaPool(Device& device) : device_(device) {}
 
-  // A borrowed arena; gives itself back.
+  // A borrowed arena; returns itself (RAII).
   class Lease {
    public:
     Lease() = default;
@@ -65,7 +65,7 @@ class ArenaPool {
       if (pool_) pool_->give_back(std::move(memory_));
     }
     char* data() const { return memory_.data(); }
-    // Lends the arena for longer than a run; no run waits for it until accept() returns it.
+    // Lends the arena beyond the run; no run waits for it until accept() returns it.
     DeviceMemory keep();
 
    private:
@@ -73,14 +73,14 @@ class ArenaPool {
     DeviceMemory memory_;
   };
 
-  // A program announces its need while it lives; idle arenas that no program needs are freed.
+  // A program announces its size for its lifetime; idle arenas that no program needs are freed.
   void add_user(std::size_t bytes);
   void remove_user(std::size_t bytes);
 
-  // Prefers the arena at `last`, which the borrower has bound already. When the limit is reached it waits for
-  // a running program to end, and raises OutOfDeviceMemory when none is running.
+  // Prefers the arena at `last`, to which the borrower is already bound. At the limit it waits for a running
+  // program to end, and raises OutOfDeviceMemory if none is running.
   Lease borrow(std::size_t bytes, const char* last, std::string_view requester);
-  // Takes back what was kept.
+  // Takes back a lent arena.
   void accept(DeviceMemory memory);
   void trim();
 
@@ -97,17 +97,17 @@ class ArenaPool {
   int busy_ = 0;
 };
 
-// Asks for pages of a memory (NUMA) node, where it has some, once they are touched; -1: any.
+// Requests pages of a memory (NUMA) node, if it has any, on first touch; -1: any node.
 void prefer_node(void* data, std::size_t bytes, int node);
 
 class Device {
  public:
   static int count();
-  // Raises InvalidArgument when there is no such device.
+  // Raises InvalidArgument if there is no such device.
   static Device& get(int index);
-  // The device that this thread has selected for the programs it calls, nullptr where it has not.
+  // The device that this thread has selected for the programs it calls, nullptr if none.
   static Device* selected();
-  // -1 for none; returns what was selected before. Raises InvalidArgument when there is no such device.
+  // -1 for none; returns the previous selection. Raises InvalidArgument if there is no such device.
   static int select(int index);
 
   explicit Device(int index);
@@ -115,14 +115,14 @@ class Device {
   int index() const { return index_; }
   int threads() const { return threads_; }
   void set_threads(int threads);
-  // The memory (NUMA) node of its cores; -1 where they are of several, or there is only one.
+  // The memory (NUMA) node of its cores; -1 if they span several, or there is only one.
   int node() const { return node_; }
 
   MemoryInfo memory() const;
   void set_limit(std::size_t bytes);  // 0 restores the machine's memory size
   void reset_peak();
   ArenaPool& arenas() { return arenas_; }
-  // Memory that is not allocated here but counts; raises OutOfDeviceMemory naming the requester.
+  // Charges memory that is allocated elsewhere; raises OutOfDeviceMemory naming the requester.
   void charge(MemoryUse use, std::size_t bytes, std::string_view requester);
   void discharge(MemoryUse use, std::size_t bytes);
 

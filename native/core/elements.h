@@ -1,4 +1,4 @@
-// Element types of vectors: float32, and bfloat16 on processors that multiply pairs of it.
+// Element types of vectors: float32, and bfloat16 on processors with dot products of bfloat16 pairs.
 //
 // Products take words of 32 bits: a float32, or two bfloat16 along the depth of the sum.
 #pragma once
@@ -67,8 +67,8 @@ struct BFloat16 {
 
 #endif
 
-// Calls make.template operator()<Element>() for an element type; nullptr where there is none for these
-// vectors.
+// Calls make.template operator()<Element>() for an element type; nullptr if these vectors have no
+// instructions for it.
 template <class Make>
 auto for_type(DType type, Make&& make) -> decltype(make.template operator()<Float32>()) {
   if (type == DType::Float32) return make.template operator()<Float32>();

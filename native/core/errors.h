@@ -8,19 +8,19 @@
 
 namespace npu {
 
-// A caller's argument is wrong (ValueError in Python).
+// An invalid argument of the caller (ValueError in Python).
 class InvalidArgument : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-// No implementation accepts what a task asks for.
+// No implementation supports a task.
 class Unsupported : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A task failed while running. The kind is "index" or "division" where the data is at fault, else empty.
+// A task failed while running. The kind is "index" or "division" if the data is at fault, else empty.
 class TaskError : public std::runtime_error {
  public:
   TaskError(std::string task, std::string cause, std::string kind = "")

@@ -34,7 +34,7 @@ struct Float16 {
     const auto sign = static_cast<std::uint16_t>((word >> 16) & 0x8000u);
     const std::uint32_t magnitude = word & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-    if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 65536 and above, infinity included
+    if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 65536 and above, including infinity
     if (magnitude < 0x38800000u) {                        // below the smallest normal half
       if (magnitude < 0x33000000u) return sign;
       const std::uint32_t exponent = magnitude >> 23;

@@ -1,4 +1,4 @@
-// What the loops of our own kernels depend on, beside instructions: caches, and the price of a thread.
+// The parameters of our own kernels' loops besides instructions: cache sizes and the cost of a thread.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 
 namespace npu {
 
-// Of the target that a program was compiled for (tbe/processor.py). Kernels state the least work that pays
-// for another thread as it was measured where waking one costs kReferenceWakeNs.
+// Of the target that a program was compiled for (tbe/processor.py). Kernels state the least work that
+// justifies another thread, measured where waking one costs kReferenceWakeNs.
 struct Loops {
   static constexpr double kReferenceWakeNs = 20'000;
 
@@ -15,10 +15,10 @@ struct Loops {
   double wake_ns = kReferenceWakeNs;
 };
 
-// The caches of this processor, as the system tells; the defaults where it does not.
+// The caches of this processor as reported by the system, else the defaults.
 const Loops& host_loops();
 
-// Those of the program that the calling thread builds or runs, else of this processor. Not for the inside of
+// Those of the program that the calling thread builds or runs, else of this processor. Not for use inside
 // parallel regions, whose other threads run no program.
 const Loops& loops();
 
@@ -33,7 +33,7 @@ class LoopsScope {
   const Loops* before_;
 };
 
-// The least work that pays for another thread, in a kernel's own unit.
+// The least work that justifies another thread, in a kernel's own unit.
 inline double worth_a_thread(double measured) {
   return measured * (loops().wake_ns / Loops::kReferenceWakeNs);
 }

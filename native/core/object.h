@@ -11,7 +11,7 @@ namespace npu {
 
 using KernelFn = void (*)(void** args, std::int64_t lo, std::int64_t hi);
 
-// Code of one kernel, executable but not writable once loaded. Unmapped with its last user.
+// Code of one kernel, executable but not writable once loaded. Unmapped when its last user releases it.
 class KernelObject {
  public:
   // Raises ObjectError for anything that is not a complete, well-formed object defining `symbol`.

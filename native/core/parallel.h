@@ -1,4 +1,4 @@
-// Parallel loops on the pool of threads that oneDNN uses too (threads/).
+// Parallel loops on the thread pool that oneDNN also uses (threads/).
 #pragma once
 
 #include <omp.h>

@@ -10,7 +10,7 @@
 namespace npu {
 
 // Copies a strided block into another of the same dims. Casts follow C: floats truncate towards zero when
-// they become integers, everything but zero becomes true.
+// converted to integers, and every nonzero value is true.
 class StridedCopy {
  public:
   StridedCopy(const View& source, const View& target);

@@ -1,5 +1,5 @@
-// Vectors of 16 numbers: one register of AVX-512, or two of AVX2. Kernels are written once, in terms of
-// these, and compiled for each (native/*/kernels).
+// Vectors of 16 numbers: one AVX-512 register, or two AVX2 registers. Kernels are written once against this
+// interface and compiled for each (native/*/kernels).
 #pragma once
 
 #include <immintrin.h>
@@ -21,7 +21,7 @@ inline Lanes first_lanes(std::int64_t count) {
   return count >= kLanes ? kAllLanes : count <= 0 ? Lanes{0} : static_cast<Lanes>((1u << count) - 1u);
 }
 
-// Not std::min: files with these instructions must not have code in common with others.
+// Not std::min: files compiled with these instructions must not share code with others.
 constexpr std::int64_t smaller(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
 constexpr std::int64_t larger(std::int64_t x, std::int64_t y) { return x < y ? y : x; }
 
@@ -45,7 +45,7 @@ inline void store(void* to, Lanes lanes, Vector x) {
   if (lanes == kAllLanes) return _mm512_storeu_ps(to, x);  // a masked store takes several times as long
   _mm512_mask_storeu_ps(to, lanes, x);
 }
-inline void stream(float* to, Vector x) { _mm512_stream_ps(to, x); }  // past the caches; 64-byte aligned
+inline void stream(float* to, Vector x) { _mm512_stream_ps(to, x); }  // non-temporal store; 64-byte aligned
 
 inline Vector minimum(Vector x, Vector y) { return _mm512_min_ps(x, y); }             // y where either is NaN
 inline Vector maximum(Vector x, Vector y) { return _mm512_max_ps(x, y); }             // likewise
@@ -55,9 +55,9 @@ inline Vector fnma(Vector x, Vector y, Vector z) { return _mm512_fnmadd_ps(x, y,
 inline Vector reciprocal(Vector x) { return _mm512_rcp14_ps(x); }                       // within 2e-4
 inline Vector magnitude(Vector x) { return _mm512_abs_ps(x); }
 inline Vector nearest(Vector x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT); }
-// x times 2 to the integer n; infinity or zero for an infinite n, even where x is NaN.
+// x times 2 to the integer n; infinity or zero for an infinite n, even if x is NaN.
 inline Vector times_power(Vector x, Vector n) { return _mm512_scalef_ps(x, n); }
-// x times 2 to the integer that the last bits of n hold, for results that are normal numbers.
+// x times 2 to the integer in the low bits of n, for results that are normal numbers.
 inline Vector add_exponent(Vector x, Vector n) {
   const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(n), 23);
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x), exponent));
@@ -79,7 +79,7 @@ inline Lanes nonzero_bytes(const char* from, Lanes lanes) {
 inline float sum_of(Vector x) { return _mm512_reduce_add_ps(x); }
 inline float largest_of(Vector x) { return _mm512_reduce_max_ps(x); }
 
-// Sixteen rows of 16 numbers become 16 columns.
+// Transposes 16 rows of 16 numbers.
 inline void transpose(Vector (&r)[16]) {
   Vector t[16];
 #pragma GCC unroll 8
@@ -309,7 +309,7 @@ inline void transpose(Vector (&r)[16]) {
 
 #endif
 
-// Of a tile of 6 rows and some vectors, those whose sums the registers hold at once: four vectors, or one.
+// The vectors of a tile with 6 rows whose sums fit the registers at once: four, or one.
 constexpr int kTileVectors = kRegisters >= 32 ? 4 : 1;
 
 }  // namespace

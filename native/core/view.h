@@ -17,7 +17,7 @@ struct View {
   int buffer = -1;
   DType dtype = DType::Float32;
   Dims dims;
-  Dims strides;             // in elements, one for each dimension
+  Dims strides;             // in elements, one per dimension
   std::int64_t offset = 0;  // in elements
 
   std::int64_t elements() const;
@@ -32,7 +32,7 @@ std::string to_string(const View& view);
 
 // Raise InvalidArgument, with `what` in the message, unless every element is within `nbytes`.
 void check_view(const View& view, std::size_t nbytes, const std::string& what);
-// The same for the dense row-major block that begins at the view's offset.
+// The same for the dense row-major block at the view's offset.
 void check_dense(const View& view, std::size_t nbytes, const std::string& what);
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// A context: everything one run of a program needs to itself.
+// A context: the mutable state of one run of a program.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ class Context : private Binder {
  public:
   explicit Context(const Program& program);
 
-  // Points the bound steps at these addresses; only what changed since the last run is touched.
+  // Binds the steps to these addresses; only those that changed since the last run are patched.
   void rebase(char* arena, void* const* inputs, void* const* outputs);
-  // Moves every input and output on by its step.
+  // Advances every input and output by its step.
   void advance(const std::vector<std::size_t>& input_steps, const std::vector<std::size_t>& output_steps);
   ShapeReport run(TaskClock* clock);
   char* arena() const { return static_cast<char*>(arena_.base); }
-  // Fills in the addresses of this moment.
+  // Fills in the current addresses.
   void addresses(Observation& at) const;
 
  private:

@@ -1,4 +1,4 @@
-// The step of a kernel of our own: parameters fixed when the program is built, addresses bound for each
+// The step of one of our own kernels: parameters fixed when the program is built, addresses bound for each
 // context.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace npu {
 
-// `Bound` is made from the parameters; each location's address goes to the member named with it.
+// `Bound` is constructed from the parameters; each location's address is stored in the member named with it.
 template <class Bound, class Params>
 class KernelStep : public Step {
  public:

@@ -1,5 +1,5 @@
-// oneDNN, where it is built in. Without it (NPU_ONEDNN=0) the tasks of cube operators and our own kernels
-// beside them are left out: the compiler generates kernels in their place.
+// oneDNN, if it is built in. Without it (NPU_ONEDNN=0) the tasks of cube operators and our own kernels beside
+// them are omitted: the compiler generates kernels instead.
 #pragma once
 
 #if NPU_ONEDNN

@@ -14,7 +14,7 @@
 
 namespace npu {
 
-// What lowering needs of the program that is being built.
+// The interface of the program under construction that lowering uses.
 class LoweringHost {
  public:
   virtual ~LoweringHost() = default;
@@ -22,10 +22,10 @@ class LoweringHost {
   virtual Location locate(const View& view) = 0;
   virtual Location scratch(std::size_t offset) = 0;
 #if NPU_ONEDNN
-  // A constant's contents brought once into another layout; equal requests share the result.
+  // A constant's contents converted once to another layout; equal requests share the result.
   virtual Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) = 0;
 #endif
-  // A constant's contents turned once into `bytes` of something else.
+  // A constant's contents transformed once into `bytes` of packed data.
   using Prepare = std::function<void(const char* from, char* to)>;
   virtual Location prepared(const View& view, std::size_t bytes, Prepare prepare) = 0;
   virtual Location literal(const void* data, std::size_t bytes) = 0;
@@ -34,9 +34,9 @@ class LoweringHost {
   // The program outputs that a block fills step by step (scan_store), with their full dims.
   virtual std::vector<std::pair<int, Dims>> stored_outputs(int block) const = 0;
   virtual void emit(std::unique_ptr<Step> step) = 0;
-  // Whether the task is in the body of a loop, none of whose steps changes what the view shows.
+  // True if the task is in a loop body and the view is loop-invariant.
   virtual bool is_steady(const View&) const { return false; }
-  // Memory that lasts as long as the loop whose body the task is in, and a step that fills it once before.
+  // Memory that lives as long as the loop around the task, and a step that fills it once before the loop.
   virtual Location held(std::size_t) { return {}; }
   virtual void emit_before_loop(std::unique_ptr<Step>) {}
 };
@@ -47,7 +47,7 @@ class Lowering {
 
   const TaskDef& task() const { return task_; }
   const Attrs& attrs() const { return task_.attrs; }
-  // These raise Unsupported, naming the task, when the view is missing.
+  // These raise Unsupported, naming the task, if the view is missing.
   const View& input(std::size_t i) const;
   const View& output(std::size_t i) const;
   std::size_t input_count() const { return task_.inputs.size(); }
@@ -55,7 +55,7 @@ class Lowering {
 
   bool is_constant(const View& view) const { return host_.is_constant(view.buffer); }
   Location at(const View& view) { return host_.locate(view); }
-  // Memory for the duration of this task, shared with other tasks' scratch.
+  // Scratch memory for the duration of this task, shared with other tasks' scratch.
   Location scratch(std::size_t bytes);
 #if NPU_ONEDNN
   Location packed(const View& view, const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
@@ -97,16 +97,16 @@ struct Implementation {
   LowerFn lower;
 };
 
-// Lowers a task by the implementation that its attribute of this name names; the last of the list where it
-// names none. Which one is the compiler's choice: what an implementation cannot run is rejected.
+// Lowers a task with the implementation that its attribute of this name names; the last of the list if it
+// names none. The choice is the compiler's: a task that the implementation cannot run is rejected.
 void lower_named(Lowering& low, const Implementation* first, std::size_t count);
 template <std::size_t N>
 void lower_named(Lowering& low, const Implementation (&list)[N]) {
   lower_named(low, list, N);
 }
 
-// Whether oneDNN runs a task, in types and layouts that it has: those of the operands, or others with
-// conversions around it.
+// True if oneDNN supports a task: in the types and layouts of its operands, or in others with conversions
+// around it.
 bool is_library(const TaskDef& task);
 
 // Emits a search for NaN and infinities in the first output of a task; a run in which it finds any is
@@ -118,14 +118,14 @@ bool is_task_kind(std::string_view kind);
 // Lowers a task by its kind. Raises Unsupported or InvalidArgument, both naming the task.
 void lower_task(const TaskDef& task, LoweringHost& host, TaskInfo& info, std::size_t& scratch_bytes);
 
-// Lowers a task on 16-bit floats with float32 stand-ins for them; false when it has none.
+// Lowers a task on 16-bit floats by emulation in float32; false if it has none.
 bool lower_widened(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info);
 
-// Lowers a product of 8-bit integers with float32 stand-ins for them, exact up to sums of 2^24; false when it
-// is none, or one that is added to its output.
+// Lowers a product of 8-bit integers by emulation in float32, exact up to sums of 2^24; false if it is not
+// such a product, or if it accumulates into its output.
 bool lower_wide_integers(Lowering& low, LowerFn lower, LoweringHost& host, TaskInfo& info);
 
-// One function for each task kind; the table that names them is in lowering.cc.
+// One function per task kind; the table that names them is in lowering.cc.
 void lower_matmul(Lowering& low);
 void lower_conv(Lowering& low);
 void lower_deconv(Lowering& low);

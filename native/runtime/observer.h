@@ -1,4 +1,4 @@
-// An observer of the tasks of all runs: is told before and after each one, for dumps of tensors.
+// An observer of the tasks of all runs: called before and after each one, for tensor dumps.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace npu {
 
-// A task that is about to run, or has run, and the addresses that the buffers of its program are relative to.
+// A task that is about to run, or has run, and the base addresses of its program's buffers.
 struct Observation {
   std::int64_t program = 0;
   std::int64_t run = 0;  // of that program, from 0
@@ -27,7 +27,7 @@ class Observer {
   static bool on() { return on_.load(std::memory_order_relaxed); }
   // Empty: the observer has been removed.
   static void set(Function function);
-  // The function in force, which may be gone by now.
+  // The current function, which may be removed concurrently.
   static std::shared_ptr<const Function> get();
 
  private:

@@ -45,27 +45,27 @@ class Program {
 
   // Building. Each returns the number of the buffer or block; errors are InvalidArgument.
   int input(int index, std::size_t nbytes);
-  // `over`: the input whose memory the caller may give for it, kNoInput for memory of its own.
+  // `over`: the input whose memory the caller may pass for it, kNoInput for separate memory.
   int output(int index, std::size_t nbytes, int over = Buffer::kAnyInput);
   int arena(std::size_t offset, std::size_t nbytes);
   int constant(ConstantSource source, std::size_t nbytes);
   int block();
   void task(TaskDef task);
-  // A run goes through the tasks `times` times; inputs and outputs advance by these bytes after each.
+  // A run repeats the tasks `times` times; inputs and outputs advance by these bytes after each.
   void repeat(int times, std::vector<std::size_t> input_steps, std::vector<std::size_t> output_steps);
-  // The caches and the price of a thread that it was compiled for; those of this processor unless told.
+  // The caches and thread cost that it was compiled for; by default those of this processor.
   void set_loops(const Loops& loops);
-  // `image`: constants as constant_image() of an equal program gave them, used in place; with it, only
-  // the contents of plain_constants() are read. Raises InvalidArgument where the program is not equal.
+  // `image`: constants as returned by constant_image() of an equal program, used in place; with it, only the
+  // contents of plain_constants() are read. Raises InvalidArgument if the program is not equal.
   void finalize(std::size_t arena_bytes, ConstantSource image = {}, std::size_t image_bytes = 0,
                 const std::string& layout = {});
 
-  // Running; any thread. Addresses are those of all inputs and outputs in order. Returns the shapes that only
-  // the run could tell, for each output (none: an empty list). On another device than its own a program works
-  // in that device's memory and threads; the constants are read where they are.
+  // Running; from any thread. Addresses are those of all inputs and outputs in order. Returns the run-time
+  // shape of each dynamically shaped output (an empty list for others). On a device other than its own a
+  // program uses that device's memory and threads; the constants are read where they are.
   ShapeReport run(void* const* inputs, void* const* outputs, Device* where = nullptr);
-  // The same in memory of memory_bytes() that the caller keeps: what is in the arena before and after the run
-  // is the caller's affair.
+  // The same in memory of memory_bytes() that the caller owns, including the contents of the arena before and
+  // after the run.
   ShapeReport run_in(char* memory, void* const* inputs, void* const* outputs);
   std::vector<double> profile(void* const* inputs, void* const* outputs, int repeats);
 
@@ -74,7 +74,7 @@ class Program {
   bool finalized() const { return finalized_; }
   std::size_t input_count() const { return input_bytes_.size(); }
   std::size_t output_count() const { return output_bytes_.size(); }
-  // What a caller's arrays must hold.
+  // The required sizes of a caller's arrays.
   std::size_t input_bytes(std::size_t i) const { return input_bytes_[i] + span(input_steps_, i); }
   std::size_t output_bytes(std::size_t i) const { return output_bytes_[i] + span(output_steps_, i); }
   const std::vector<TaskInfo>& task_info() const { return infos_; }
@@ -82,7 +82,7 @@ class Program {
   std::size_t scratch_bytes() const { return scratch_bytes_; }
   std::size_t memory_bytes() const { return arena_bytes_ + scratch_bytes_; }
   std::size_t constant_bytes() const { return constants_.size(); }
-  // What finalize() has made of the constants, how it is laid out, and which constants are read as they are.
+  // The constants as packed by finalize(), their layout, and the constants that are read unpacked.
   const char* constant_image() const { return constant_image_; }
   std::size_t image_bytes() const { return image_bytes_; }
   const std::string& image_layout() const { return image_layout_; }
@@ -97,14 +97,14 @@ class Program {
     std::vector<int> tasks;
   };
 
-  // Takes a context from the free list, or makes one; gives it back.
+  // Takes a context from the free list, or creates one; returns it.
   class ContextLease;
 
   void check_building() const;
   std::size_t span(const std::vector<std::size_t>& steps, std::size_t i) const {
     return i < steps.size() ? steps[i] * static_cast<std::size_t>(times_ - 1) : 0;
   }
-  void discard();  // undoes a finalize that failed
+  void discard();  // undoes a failed finalize
   int add_io(std::vector<std::size_t>& sizes, Buffer::Kind kind, int index, std::size_t nbytes);
   std::unique_ptr<Context> take_context();
   void give_context(std::unique_ptr<Context> context);
@@ -119,7 +119,7 @@ class Program {
   std::int64_t number_;
   std::shared_ptr<Sampling> sampling_;     // of its recorded runs
   std::atomic<std::int64_t> observed_{0};  // runs
-  int activity_ = -1;                      // its place in the page of counters
+  int activity_ = -1;                      // its slot in the page of counters
   Device& device_;
   int threads_ = 1;
   Loops loops_ = host_loops();
@@ -133,16 +133,16 @@ class Program {
   std::vector<TaskDef> tasks_;
   std::vector<TaskInfo> infos_;
   std::vector<Block> blocks_;
-  std::vector<Block> preludes_;  // of each block: what a loop over it does once before its first step
+  std::vector<Block> preludes_;  // per block: what a loop over it runs once before its first step
   DeviceMemory constants_;
   const char* constant_image_ = nullptr;
   std::size_t image_bytes_ = 0;
   std::string image_layout_;
   std::vector<int> plain_constants_;
   std::vector<char*> constant_slots_;
-  std::vector<std::shared_ptr<void>> kept_;  // owners of constants that are used where they are
+  std::vector<std::shared_ptr<void>> kept_;  // owners of constants that are used in place
   std::size_t arena_bytes_ = 0;
-  std::size_t scratch_bytes_ = 0;  // with what loops hold at its end
+  std::size_t scratch_bytes_ = 0;  // including what loops hold at its end
   std::size_t held_offset_ = 0;    // where that begins, from the arena's start
 
   std::mutex mutex_;

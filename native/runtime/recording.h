@@ -1,4 +1,4 @@
-// The recording of a profile: when the tasks of every run began and ended, and what each task took in all.
+// Records profiles: when the tasks of every run began and ended, and the total time of each task.
 #pragma once
 
 #include <atomic>
@@ -25,24 +25,24 @@ struct RecordedProgram {
   std::int64_t runs = 0;
   std::int64_t nanoseconds = 0;
   std::vector<std::int64_t> calls;  // of each task
-  std::vector<std::int64_t> self;   // nanoseconds of each task, without the tasks inside of it
+  std::vector<std::int64_t> self;   // nanoseconds of each task, excluding nested tasks
   std::shared_ptr<Sampling> sampling;
 };
 
-// Which runs of a program are timed task by task: the first ones, then as many as cost at most kMostOverhead
-// of its time. Runs that are left out are counted, and what was measured is scaled to all of them.
+// The runs of a program that are timed task by task: the first ones, then as many as cost at most
+// kMostOverhead of its time. Skipped runs are counted, and the measurements are scaled to all runs.
 class Sampling {
  public:
-  // True if the coming run is to be timed.
+  // True if the next run is to be timed.
   bool due() {
     if (left_.load(std::memory_order_relaxed) <= 0) return true;
     left_.fetch_sub(1, std::memory_order_relaxed);
     skipped_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  // Decides how many runs to leave out after `runs` timed ones of `spans` tasks each.
+  // Decides how many runs to skip after `runs` timed ones of `spans` tasks each.
   void timed(std::int64_t runs, std::int64_t nanoseconds, std::size_t spans);
-  // The runs left out since this was last asked.
+  // The runs skipped since the last call.
   std::int64_t take_skipped() { return skipped_.exchange(0); }
 
  private:
@@ -56,16 +56,16 @@ class Recording {
   struct Taken {
     std::map<std::int64_t, RecordedProgram> programs;
     std::vector<RecordedSpan> spans;
-    std::int64_t dropped = 0;  // spans beyond the first million, and those of runs that were left out
+    std::int64_t dropped = 0;  // spans beyond the first million, and those of skipped runs
   };
 
   static bool on() { return on_.load(std::memory_order_relaxed); }
   static void turn(bool on) { on_.store(on, std::memory_order_relaxed); }
   static std::int64_t next_program();  // a number for a program
-  // Adds a run that the clock has timed.
+  // Adds a timed run.
   static void add(std::int64_t program, const std::string& name, const std::shared_ptr<Sampling>& sampling,
                   const TaskClock& clock, std::int64_t start, std::int64_t end);
-  // What has been recorded since the last time this was asked.
+  // What has been recorded since the last call.
   static Taken take();
 
  private:

@@ -1,4 +1,4 @@
-// Steps: what a program consists of once it is built, and what a context makes of them to run.
+// Steps: the immutable parts of a built program, and their bound form in a context.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,9 @@
 
 namespace npu {
 
-// The location of some bytes: fixed, or relative to a base known only when a run begins.
+// The location of some bytes: fixed, or relative to a base that is known only when a run begins.
 struct Location {
-  // Held: what a loop keeps between its steps, behind the arena's scratch memory.
+  // Held: what a loop keeps between its steps, after the arena's scratch memory.
   enum class Space : std::uint8_t { Constant, Arena, Input, Output, Held };
   Space space = Space::Arena;
   int index = 0;  // of the constant slot, the input or the output
@@ -26,10 +26,10 @@ struct Location {
 
 struct BoundBlock;
 
-// The shapes of outputs that only a run can tell: (output, shape), the last report of an output counts.
+// Shapes of dynamically shaped outputs: (output, shape); the last report of an output counts.
 using ShapeReport = std::vector<std::pair<int, Dims>>;
 
-// One task of a run: nanoseconds of the steady clock, and how many of them no task inside of it took.
+// One task of a run: nanoseconds of the steady clock, and its share without nested tasks.
 struct TaskSpan {
   int task = 0;
   std::int64_t start = 0, end = 0, self = 0;
@@ -40,13 +40,13 @@ inline std::int64_t steady_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
-// Time spent in each task, gathered only by profile(), while runs are recorded, and while tasks are observed.
+// Time spent in each task, measured only by profile(), while runs are recorded, and while tasks are observed.
 struct TaskClock {
   std::vector<double> seconds;  // for profile()
   bool record = false;
-  std::vector<TaskSpan> spans;  // where they are recorded
+  std::vector<TaskSpan> spans;  // if they are recorded
   std::int64_t inside = 0;      // nanoseconds of the blocks that the current task has run
-  std::function<void(int task, bool done)> observe;  // told before a task begins and once it is done
+  std::function<void(int task, bool done)> observe;  // called before a task begins and after it ends
 
   void add(int task, std::int64_t start, std::int64_t end) {
     if (record) {
@@ -57,20 +57,20 @@ struct TaskClock {
   }
 };
 
-// What a running program hands to its steps.
+// The state that a running program passes to its steps.
 struct RunState {
 #if NPU_ONEDNN
   dnnl_stream_t stream = nullptr;
 #endif
   TaskClock* clock = nullptr;
   ShapeReport shapes;
-  bool suspect = false;  // a task has met NaN, or made it, in this run
+  bool suspect = false;  // a task of this run has read or produced NaN
 
   void run(const BoundBlock& block);
   void report(int output, Dims shape);
 };
 
-// A step with its addresses filled in; belongs to one context.
+// A step bound to addresses; belongs to one context.
 class BoundStep {
  public:
   virtual ~BoundStep() = default;
@@ -116,18 +116,18 @@ inline void RunState::report(int output, Dims shape) {
   shapes.emplace_back(output, std::move(shape));
 }
 
-// Gives steps their addresses in one context; remembers which must be patched when an address changes.
+// Binds steps to addresses in one context; records which must be patched when an address changes.
 class Binder {
  public:
   virtual ~Binder() = default;
-  // Keeps *slot equal to the address of `where`. The slot must stay in place.
+  // Keeps *slot equal to the address of `where`. The slot must not move.
   virtual void address(void** slot, const Location& where) = 0;
 #if NPU_ONEDNN
   // A oneDNN memory object of the context whose handle follows `where`.
   virtual dnnl_memory_t memory(const dnnl::memory::desc& desc, const Location& where) = 0;
 #endif
   virtual const BoundBlock* block(int index) = 0;
-  // What is to run once before a loop begins whose body is this block.
+  // The steps to run once before a loop whose body is this block.
   virtual const BoundBlock* prelude(int index) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Tasks as the builder of a program states them.
+// Tasks as declared by the builder of a program.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct TaskDef {
   int block = 0;
 };
 
-// What became of a task.
+// What is known about a lowered task, for profiles.
 struct TaskInfo {
   std::string name;
   std::string kind;

@@ -1,7 +1,7 @@
-// Threads of a framework's OpenMP at work for the pool.
+// Lets a framework's OpenMP threads work for the pool.
 //
-// After its own operators a framework's threads spin for milliseconds, on the cores that the pool's workers
-// need. While such a thread does the pool's shares itself, nothing competes, and it is awake already.
+// After its own operators a framework's threads spin for milliseconds on the cores that the pool's workers
+// need. If such a thread runs the pool's shares itself, nothing competes, and it is already awake.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace npu {
 
-// Takes the OpenMP that a library in this process calls; false where it calls none that is known.
+// Adopts the OpenMP runtime that a library in this process uses; false if it uses none that is supported.
 bool take_guests_of(const std::string& library);
 
-// Runs a function while the framework's threads serve the pool. On other threads than the process's first
-// one, whose OpenMP threads are others, and where their number differs from the pool's, it runs without them.
+// Runs a function while the framework's threads serve the pool. It runs without them on threads other than
+// the process's main thread, which have other OpenMP threads, and if their number differs from the pool's.
 void run_with_guests(const std::function<void()>& function);
 
 }  // namespace npu

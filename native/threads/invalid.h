@@ -1,7 +1,7 @@
-// The processor's sticky flag for invalid operations, which comparisons, maxima and minima raise on NaN.
+// The processor's sticky invalid-operation flag, which comparisons, maxima and minima raise on NaN.
 //
-// The flag belongs to a thread. Regions pass it on: when one has ended, the flag of the thread that opened it
-// is up if it came up on any member (team.cc).
+// The flag is per thread. Regions propagate it: after a region, the flag of the thread that opened it is set
+// if it was set on any member (team.cc).
 #pragma once
 
 #if defined(__x86_64__)
@@ -21,7 +21,7 @@ inline bool invalid_raised() { return std::fetestexcept(FE_INVALID) != 0; }
 inline void raise_invalid() { std::feraiseexcept(FE_INVALID); }
 inline void lower_invalid() { std::feclearexcept(FE_INVALID); }
 #endif
-// Writing the register costs more than reading it, and the flag is rarely up.
+// Writing the register costs more than reading it, and the flag is rarely set.
 inline void clear_invalid() {
   if (invalid_raised()) lower_invalid();
 }

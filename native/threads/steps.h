@@ -1,4 +1,4 @@
-// Work in steps, each of which needs the whole of the step before: the layers of a recurrent network.
+// Runs work in steps, each of which depends on the entire previous step: the layers of a recurrent network.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct StepBody {
 
 void run_steps(std::int64_t steps, std::int64_t blocks, std::int64_t grain, StepBody body);
 
-// Calls body(step, first, last) for ranges that cover [0, blocks) in each step; every range of a step has
-// ended before the next step begins. Each member of the team has its range, of `grain` blocks or more; one
-// that its member has not begun, because it is off its core, is done by the thread that waits for it. `body`
-// must not throw.
+// Calls body(step, first, last) for ranges that cover [0, blocks) in each step; every range of a step ends
+// before the next step begins. Each member of the team has its range, of at least `grain` blocks; a range
+// that its member has not begun because it is descheduled is run by the thread that waits for it. `body` must
+// not throw.
 template <class Body>
 void run_steps(std::int64_t steps, std::int64_t blocks, std::int64_t grain, Body&& body) {
   using Function = std::remove_reference_t<Body>;

@@ -1,4 +1,4 @@
-// Waiting for a word of memory: spin for a short time, in which a thread that runs has an answer, then sleep.
+// Waits for a word of memory: spins briefly, long enough for a running thread to answer, then sleeps.
 #pragma once
 
 #include <linux/futex.h>
@@ -13,7 +13,7 @@
 
 namespace npu {
 
-// Tells the processor that a thread is waiting.
+// Tells the processor that a thread is spinning.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -43,7 +43,7 @@ inline bool passive() {
   return chosen;
 }
 
-// Whether the condition came true while spinning.
+// True if the condition became true while spinning.
 template <typename Condition>
 bool spin_until(Condition condition) {
   if (condition()) return true;
