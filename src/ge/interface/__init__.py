@@ -1,7 +1,7 @@
 """Converts inputs and outputs that are not numeric tensors (strings, sequences, optionals, dictionaries).
 
-Tensors of strings cross into the plan as 64-bit identifiers (`strings`), sequences and optionals as one port an
-element, and the parts of a model that compute on text run on the host, before and after the plan (`host`).
+String tensors enter the plan as 64-bit identifiers (`strings`), sequences and optionals as one port per element, and
+the parts of a model that compute on text run on the host, before and after the plan (`host`).
 """
 
 from ge.interface.record import Interface, Leaf, Tree

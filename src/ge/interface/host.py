@@ -19,7 +19,7 @@ __all__ = ["HostPart"]
 
 @dataclass(frozen=True)
 class HostPart:
-    """An ONNX model without its surroundings, and the plan's ports that its values come from or go to."""
+    """A standalone ONNX model, and the plan's ports that its values come from or go to."""
 
     model: bytes = b""
     ports: tuple[tuple[str, int, bool], ...] = ()  # value, port of the plan, whether it is text
@@ -30,7 +30,7 @@ class HostPart:
 
     @classmethod
     def from_json(cls, data: Any) -> HostPart:
-        """From JSON; raises KeyError, TypeError or ValueError when it is malformed."""
+        """From JSON; raises KeyError, TypeError or ValueError if it is malformed."""
         ports = tuple((str(name), int(port), bool(text)) for name, port, text in data["ports"])
         return cls(base64.b64decode(data["model"], validate=True), ports)
 
@@ -42,7 +42,7 @@ class HostPart:
         return ReferenceEvaluator(onnx.load_model_from_string(self.model), new_ops=_operators())
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name, of inputs taken from `values`."""
+        """The outputs by name, for inputs taken from `values`."""
         if not self.model:
             return {}
         evaluator = self._evaluator
@@ -59,7 +59,7 @@ class HostPart:
 
 
 def _as_text(value: Any) -> Any:
-    """Strings as arrays of objects, whatever the caller had them in."""
+    """Strings as object arrays, whatever form the caller used."""
     if isinstance(value, dict):
         return value
     array = np.asarray(value)
@@ -71,7 +71,7 @@ def _as_objects(value: Any) -> Any:
     return array.astype(object) if array.dtype.kind in "US" else value
 
 
-# -- operators that ONNX's evaluator lacks, or has for small inputs only --------------------------------------
+# -- operators that ONNX's evaluator lacks, or supports for small inputs only ---------------------------------
 
 
 def _operators() -> list[Any]:
@@ -110,7 +110,7 @@ def _normalised(x: np.ndarray, change: str, sensitive: bool, stopwords: list[str
     mapped = changes[change]
     stops = set(stopwords) if sensitive else {word.lower() for word in stopwords}
     kept = [str(w) for w in x.reshape(-1) if (str(w) if sensitive else str(w).lower()) not in stops]
-    words = [mapped(word) for word in kept] or [""]  # of nothing, one empty string is left
+    words = [mapped(word) for word in kept] or [""]  # of nothing, one empty string remains
     flat = np.array(words, object)
     return flat if x.ndim == 1 else flat.reshape(1, -1)
 
@@ -128,7 +128,7 @@ def _tokens(text: str, least: int, separators: list[str] | None, expression: str
 
 
 def _tf_idf(x: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """How often each n-gram of the pool occurs in each row, its elements 0 to max_skip_count places apart."""
+    """The count of each n-gram of the pool in each row, with its elements 0 to max_skip_count positions apart."""
     pool = list(attributes.get("pool_strings") or attributes.get("pool_int64s") or [])
     starts, places = [*attributes["ngram_counts"], len(pool)], list(attributes["ngram_indexes"])
     table: dict[tuple[Any, ...], int] = {}

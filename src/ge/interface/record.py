@@ -1,4 +1,4 @@
-"""The record of a model's structured inputs and outputs, kept in the plan and in `.om` files as JSON."""
+"""The record of a model's structured inputs and outputs, stored as JSON in the plan and in `.om` files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Interface", "Leaf", "Tree"]
 
 @dataclass(frozen=True)
 class Leaf:
-    """A tensor of the plan by its port, or a value of the host's part by its name."""
+    """A tensor of the plan by its port, or a value of the host part by its name."""
 
     port: int = -1
     host: str = ""
@@ -50,12 +50,12 @@ def _decode(data: Any, depth: int = 0) -> Tree | Leaf:
 
 @dataclass(frozen=True)
 class Interface:
-    """How the values that a caller gives become the plan's inputs, and its outputs the values that are returned."""
+    """How a caller's values become the plan's inputs, and the plan's outputs the returned values."""
 
     names: tuple[str, ...]
     inputs: tuple[Tree | Leaf, ...]
     outputs: tuple[Tree | Leaf, ...]
-    strings: tuple[str, ...] = ()  # those that the model holds itself
+    strings: tuple[str, ...] = ()  # the model's own strings
     before: HostPart = field(default_factory=HostPart)
     after: HostPart = field(default_factory=HostPart)
 
@@ -92,7 +92,7 @@ class Interface:
             raise GeError("E11006", f"the interface of the model is malformed: {error}") from error
 
     def check(self, inputs: int, outputs: int) -> None:
-        """Refuse ports that the plan does not have, inputs that nothing fills, values without a producer."""
+        """Reject ports that the plan does not have, inputs that nothing fills, values without a producer."""
         given = [leaf.port for tree in self.inputs for leaf in _leaves(tree) if leaf.port >= 0]
         filled = [*given, *(port for _, port, _ in self.before.ports)]
         read = [leaf.port for tree in self.outputs for leaf in _leaves(tree) if not leaf.host]
@@ -103,7 +103,7 @@ class Interface:
     # -- runs -----------------------------------------------------------------------------------------------
 
     def feeds(self, values: Sequence[Any], count: int) -> tuple[list[Any], Run]:
-        """The `count` arrays that the plan takes for what a caller gives, and what the way back needs."""
+        """The plan's `count` input arrays for the caller's values, and the state that `results` needs."""
         if len(values) != len(self.inputs):
             raise GeError("E10020", f"the model takes {len(self.inputs)} inputs, got {len(values)}")
         run = Run(self._known.copy() if self._gives_text else None, {})
@@ -153,7 +153,7 @@ class Interface:
         feeds[leaf.port] = value
 
     def results(self, arrays: Sequence[np.ndarray], run: Run) -> list[Any]:
-        """What the caller gets for the arrays that the plan gave."""
+        """The caller's results for the plan's output arrays."""
         for name, port, text in self.after.ports:
             run.host[name] = run.text(arrays[port]) if text else arrays[port]
         run.host.update(self.after.run(run.host))
@@ -162,13 +162,13 @@ class Interface:
 
 @dataclass
 class Run:
-    """What a run keeps between its beginning and its end."""
+    """The state of a run between `feeds` and `results`."""
 
     dictionary: Dictionary | None
     host: dict[str, Any]
 
     def text(self, identifiers: np.ndarray) -> np.ndarray:
-        """Strings for identifiers."""
+        """The strings of identifiers."""
         assert self.dictionary is not None, "strings are given back"
         return self.dictionary.look_up(identifiers)
 

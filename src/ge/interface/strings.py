@@ -41,7 +41,7 @@ class Dictionary:
         self.add(strings)
 
     def add(self, strings: Iterable[object]) -> None:
-        """Remember strings; two of them with one identifier are refused."""
+        """Add strings; rejects two strings with the same identifier."""
         for item in strings:
             text = _plain(item)
             known = self._strings.setdefault(identifier(text), text)
@@ -49,13 +49,13 @@ class Dictionary:
                 raise GeError("E10024", f"the strings {known!r} and {text!r} have the same identifier")
 
     def copy(self) -> Dictionary:
-        """A dictionary of its own with the same strings."""
+        """An independent copy with the same strings."""
         other = Dictionary()
         other._strings = dict(self._strings)
         return other
 
     def look_up(self, identifiers: np.ndarray) -> np.ndarray:
-        """The strings of identifiers, as an array of objects; 0 is the empty string."""
+        """The strings of identifiers, as an object array; 0 is the empty string."""
         found = np.empty(identifiers.size, object)
         for place, number in enumerate(identifiers.reshape(-1).tolist()):
             found[place] = self._strings.get(number, "") if number else ""

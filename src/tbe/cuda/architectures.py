@@ -1,4 +1,4 @@
-"""GPU architectures kernels are generated for, and the way from LLVM IR to PTX."""
+"""GPU architectures that kernels are generated for, and the compilation of LLVM IR to PTX."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TRIPLE = "nvptx64-nvidia-cuda"
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the generator needs to know about a generation of GPUs."""
+    """The properties of a GPU generation that the generator needs."""
 
     name: str
-    ptx: str  # the oldest PTX version that knows the architecture, so that older drivers take the text
+    ptx: str  # the oldest PTX version that supports the architecture, so that older drivers accept the text
     multiprocessors: int  # of the largest part
 
     @property
@@ -31,7 +31,7 @@ class Architecture:
 
     @property
     def machine(self) -> Machine:
-        """The instruction set as the expression writer sees it: scalar threads with fused multiply-add."""
+        """The instruction set for the expression writer: scalar threads with fused multiply-add."""
         return Machine(self.name, self.name, f"+{self.ptx}", 16, fma=True, half=True, masks=False, quick=True)
 
 
@@ -58,7 +58,7 @@ def architecture_of(name: str) -> Architecture:
 
 
 def simulated_machine() -> Machine:
-    """The host processor without its vector tricks: it runs the same scalar code as a GPU's threads."""
+    """The host processor without vector instructions: it runs the same scalar code as a GPU's threads."""
     host = host_machine()
     return Machine(
         "simulated", host.cpu, host.features, 16, fma=host.fma, half=host.half, masks=False, quick=True
@@ -74,7 +74,7 @@ def _target_machine(machine: Machine) -> llvm.TargetMachine:
 
 
 def compile_to_ptx(text: str, machine: Machine) -> str:
-    """PTX of LLVM IR, after LLVM's standard optimisations."""
+    """Compile LLVM IR to PTX, after LLVM's standard optimisations."""
     with _lock:
         module = llvm.parse_assembly(text)
         module.verify()

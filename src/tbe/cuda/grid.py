@@ -1,8 +1,8 @@
-"""Grids: how the threads of a GPU are mapped onto the loops of a kernel.
+"""Grids: map the threads of a GPU onto the loops of a kernel.
 
-A *cell* is one combination of the kept loops (with an outer lane: `width` neighbouring ones). A *team* of threads
-shares a cell and takes turns over the *steps* of its reductions: thread t of the team does steps t, t + team, and so
-on. With an inner lane a step is `width` neighbouring elements of the row.
+A *cell* is one combination of the kept loops (with an outer lane: `width` adjacent ones). A *team* of threads shares a
+cell and divides the *steps* of its reductions: thread t of the team runs steps t, t + team, and so on. With an inner
+lane a step is `width` adjacent elements of the row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TILE_ROWS = 8  # rows of a tile that a block handles at a time
 _VECTOR_BYTES = 16
 _BLOCK = 256
 _MOST_THREADS = 1024
-_MOST_COPIES = 8  # steps of a thread that are written out one after another
+_MOST_COPIES = 8  # unrolled steps of a thread
 _MOST_ELEMENTS = 32  # the same, in elements, so that they stay in registers
 _MOST_WORK = 1500.0  # the same, in instructions
 _STEPS_PER_THREAD = 4
@@ -36,19 +36,19 @@ class Mapping:
     """The threads of one nest."""
 
     nest: Nest
-    width: int  # neighbouring lanes a thread handles as a vector
+    width: int  # adjacent lanes that a thread handles as a vector
     cells: int
     team: int  # threads of one cell; a power of two
     cells_per_block: int
     steps: tuple[int, ...]  # of each group of inner loops
-    copies: int  # steps written out at a time
+    copies: int  # steps unrolled at a time
     unrolled: (
         bool  # whether the copies are all steps of a thread, so that values stay in registers between stages
     )
 
     @property
     def tiled(self) -> bool:
-        """Whether a block handles a square of the lane and the tile variable through shared memory."""
+        """True if a block handles a square of the lane and the tile variable through shared memory."""
         return self.nest.tile is not None
 
     @property
@@ -70,7 +70,7 @@ class Grid:
 
     @property
     def blocks(self) -> int:
-        """Thread blocks of the launch; 0 when there is nothing to compute."""
+        """Thread blocks of the launch; 0 if there is nothing to compute."""
         return sum(m.blocks for m in self.mappings)
 
     @property
@@ -80,12 +80,12 @@ class Grid:
 
 
 def map_schedule(plan: Schedule, architecture: Architecture, *, aligned: bool = True) -> Grid:
-    """Choose the threads of every nest; `aligned`: all buffers begin at addresses that vectors can be read from."""
+    """Choose the threads of every nest; `aligned`: all buffers are aligned for vector loads."""
     return Grid(tuple(_map_nest(nest, architecture, aligned) for nest in plan.nests))
 
 
 def loads_of(nest: Nest) -> Iterator[Node]:
-    """Every load of a nest, those inside reductions included."""
+    """Every load of a nest, including those inside reductions."""
     roots = [root for stage in nest.stages for root in stage.roots()] + [s.value for s in nest.stores]
     yield from (n for n in closure(roots, set()) if n.op == "load")
 
@@ -115,7 +115,9 @@ def _map_nest(nest: Nest, architecture: Architecture, aligned: bool) -> Mapping:
     if not nest.groups or fits:
         return Mapping(nest, width, cells, team, per_block, steps, turns, True)
     most = max(1, min(turns, _MOST_COPIES, _MOST_ELEMENTS // width, int(_MOST_WORK / (width * work))))
-    copies = min(range(most, most // 2, -1), key=lambda n: -turns % n)  # the last turn is as full as can be
+    copies = min(
+        range(most, most // 2, -1), key=lambda n: -turns % n
+    )  # maximises the work in the last iteration
     return Mapping(nest, width, cells, team, per_block, steps, copies, False)
 
 
@@ -125,7 +127,7 @@ def _steps(group: Sequence[LoopVar], nest: Nest, width: int) -> int:
 
 
 def _column_team(cells: int, steps: int, architecture: Architecture) -> int:
-    """Threads of a warp stand for neighbouring cells; more share a cell where there are few cells."""
+    """The threads of a warp handle adjacent cells; more threads share a cell if there are few cells."""
     team = 1
     while team < 32 and 2 * team <= steps and cells * team < architecture.busy_threads:
         team *= 2
@@ -142,7 +144,7 @@ def _row_team(cells: int, steps: int, architecture: Architecture) -> int:
 
 
 def _cells_per_block(nest: Nest, cells: int, team: int, architecture: Architecture) -> int:
-    """As many cells as make a block of the usual size; fewer while that leaves multiprocessors idle."""
+    """As many cells as fill a block of the usual size; fewer if that leaves multiprocessors idle."""
     least = WARP if nest.lane_outer and nest.groups else max(1, WARP // team)
     per_block = max(least, (_BLOCK if team == 1 else _BLOCK // 2) // team)
     if nest.lane_outer and nest.groups and team > 1:
@@ -180,7 +182,7 @@ def _width(nest: Nest, architecture: Architecture) -> int:
     ):
         width //= 2
     if nest.groups and any(lane not in group for group in nest.groups) and not nest.lane_outer:
-        return 1  # other groups of loops have lanes of their own
+        return 1  # other groups of loops have their own lanes
     return width
 
 

@@ -38,7 +38,7 @@ class GridKernel:
     bytes_moved: int
     target: str
     fingerprint: str
-    aliases: tuple[tuple[int, int], ...]  # (input, output) pairs that may be one buffer
+    aliases: tuple[tuple[int, int], ...]  # (input, output) pairs that may share a buffer
 
 
 def build(
@@ -51,10 +51,10 @@ def build(
     simulated: bool = False,
     aligned: bool = True,
 ) -> GridKernel:
-    """Compile `outputs` as one GPU kernel of `inputs`; raises Unfusable when that cannot be.
+    """Compile `outputs` as one GPU kernel of `inputs`; raises Unfusable if that is impossible.
 
     `simulated` compiles the code of the threads for the host, to be run by a simulated driver. With `aligned` false,
-    buffers may begin at any element; threads then handle one element at a time.
+    buffers may start at any element; threads then handle one element at a time.
     """
     described = architecture_of(architecture)
     identity = fingerprint(inputs, outputs)

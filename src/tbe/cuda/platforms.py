@@ -1,6 +1,6 @@
-"""What differs between a GPU and its simulation on the host: entry points, thread indices, barriers, shuffles.
+"""The differences between a GPU and its simulation on the host: entry points, thread indices, barriers, shuffles.
 
-The body of a kernel is the same text for both, so that a machine without a GPU can run every thread of it.
+The body of a kernel is the same text for both, so that a machine without a GPU can run all its threads.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "float": 32, "double
 
 
 class Platform:
-    """The parts of a kernel that depend on where it runs."""
+    """The platform-dependent parts of a kernel."""
 
     machine: Machine
 
     def begin(self, b: Builder, count: int) -> list[Value]:
-        """Write what an entry point starts with; gives the addresses of its buffers."""
+        """Emit the start of an entry point; returns the addresses of its buffers."""
         raise NotImplementedError
 
     def thread(self, b: Builder) -> Value:
-        """The number of the thread in its block (i32)."""
+        """The index of the thread in its block (i32)."""
         raise NotImplementedError
 
     def block(self, b: Builder) -> Value:
-        """The number of the block (i32)."""
+        """The index of the block (i32)."""
         raise NotImplementedError
 
     def shared(self, b: Builder) -> Value:
@@ -42,7 +42,7 @@ class Platform:
         raise NotImplementedError
 
     def exchange(self, b: Builder, x: Value, distance: int) -> Value:
-        """A 32-bit value of the thread whose number in the warp differs in the bit `distance`."""
+        """The 32-bit value of the thread whose lane index differs in the bit `distance` (butterfly shuffle)."""
         raise NotImplementedError
 
     def module(self, b: Builder, symbol: str, threads: int, shared: int, parameters: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ class Platform:
         raise NotImplementedError
 
     def shuffle(self, b: Builder, x: Value, distance: int) -> Value:
-        """A scalar of any type of the thread whose number in the warp differs in the bit `distance`."""
+        """The scalar of any type of the thread whose lane index differs in the bit `distance`."""
         bits = _BITS[x.elem]
         if bits == 64:
             whole = b.bitcast(x, "i64") if x.elem == "double" else x

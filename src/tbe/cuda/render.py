@@ -22,14 +22,14 @@ _COMPONENT_BYTES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "i64": 8, "
 
 
 class _ThreadBuilder(Builder):
-    """Loops are plain: the optimiser unrolls them and finds their addresses."""
+    """Loops are plain: the optimiser unrolls them and computes their addresses."""
 
     def counted(self, counter: Value) -> Value:
         return counter
 
 
 def render(schedule: Schedule, grid: Grid, platform: Platform, symbol: str, *, aligned: bool = True) -> str:
-    """The module that holds the kernel."""
+    """The module that contains the kernel."""
     b = _ThreadBuilder(platform.machine)
     count = len(schedule.inputs) + len(schedule.outputs)
     buffers = platform.begin(b, count)
@@ -66,7 +66,7 @@ def _when_between(b: Builder, x: Value, lo: int, hi: int, body: Callable[[], Non
 
 
 def _attributes(schedule: Schedule, alignment: int) -> list[str]:
-    """Parameter attributes: buffers that may be one in memory are not declared distinct."""
+    """Parameter attributes: buffers that may alias are not declared noalias."""
     count = len(schedule.inputs)
     shared = {i for i, _ in schedule.aliases} | {count + o for _, o in schedule.aliases}
     kinds = ["readonly"] * count + ["writeonly"] * len(schedule.outputs)
@@ -75,10 +75,10 @@ def _attributes(schedule: Schedule, alignment: int) -> list[str]:
 
 
 class _ThreadWriter(Elements):
-    """Writes what one thread does of one nest.
+    """Emits the work of one thread in one nest.
 
-    The copies of `Elements` are the steps a thread handles at a time; `places` holds the loop variables of each.
-    Steps and cells past the end repeat the first ones: they read valid memory, add nothing and store nothing.
+    The copies of `Elements` are the steps a thread handles at a time; `places` holds the loop variables of each. Steps
+    and cells past the end repeat the first ones: they read valid memory, accumulate nothing and store nothing.
     """
 
     def __init__(self, b: Builder, mapping: Mapping, buffers: list[Value], platform: Platform) -> None:
@@ -87,20 +87,20 @@ class _ThreadWriter(Elements):
         self.platform = platform
         self.width = self.full_width = mapping.width
         self.lanes = mapping.width
-        self.temporaries = {}  # values stay in registers, or are computed anew
+        self.temporaries = {}  # values stay in registers, or are recomputed
         self.copy_bits = 0
         self.places: list[dict[int, Value]] = []
         self.place_depth = 0
         self.inside: list[Value | None] = []  # whether each copy's step exists
         self.valid: Value | None = None  # whether the cell exists
-        self.member = b.const("i32", 1, 0)  # this thread's number in its team
-        self.column = b.const("i32", 1, 0)  # the number of its cell in the block
+        self.member = b.const("i32", 1, 0)  # this thread's index in its team
+        self.column = b.const("i32", 1, 0)  # the index of its cell in the block
         self.shared_bytes = 0
         self._shared: Value | None = None
         self._done: dict[int, tuple[list[dict[int, Value]], list[Value | None]]] = {}
 
     def run(self, thread: Value, block: Value) -> None:
-        """All of the nest."""
+        """Emit the whole nest."""
         if self.mapping.tiled:
             self._tile(thread, block)
             return
@@ -128,9 +128,9 @@ class _ThreadWriter(Elements):
         """Bind the kept loop variables to this thread's cell."""
         b, m, nest = self.b, self.mapping, self.nest
         self.column, self.member = thread, b.const("i32", 1, 0)
-        if m.team > 1 and nest.lane_outer:  # neighbouring threads have neighbouring lanes
+        if m.team > 1 and nest.lane_outer:  # adjacent threads handle adjacent lanes
             self.column, self.member = self._divided(thread, m.cells_per_block)[::-1]
-        elif m.team > 1:  # neighbouring threads share a row
+        elif m.team > 1:  # adjacent threads share a row
             self.column, self.member = self._divided(thread, m.team)
         wide = m.blocks * m.cells_per_block >= 1 << 31
         numbers = [b.convert("zext", x, "i64") if wide else x for x in (block, self.column)]
@@ -185,7 +185,7 @@ class _ThreadWriter(Elements):
         self.masks = [None] * len(places)
 
     def _steps_at(self, group: int, turn: Value | None) -> None:
-        """Set the copies to the steps of a turn: the steps turn * team + member, and `team` further for each copy."""
+        """Set the copies to the steps of an iteration: turn * team + member, then `team` further for each copy."""
         b, m = self.b, self.mapping
         variables = list(self.nest.groups[group])
         lane = self.nest.lane
@@ -246,7 +246,7 @@ class _ThreadWriter(Elements):
         return 1
 
     def _reduce(self, stage: Stage) -> None:
-        """One pass over the steps, and the exchange of what the team has accumulated."""
+        """One pass over the steps, and the combination of the team's accumulators."""
         sizes = [len(components(r)) for r in stage.reductions]
         carried = [part for r in stage.reductions for part in initial(self.b, r, self._lanes_of(r))]
 
@@ -304,7 +304,7 @@ class _ThreadWriter(Elements):
         columns: int,
         column: Value,
     ) -> list[list[Value]]:
-        """Combine the accumulators of all rows of each column; threads of a row and column agree on them."""
+        """Combine the accumulators of all rows of each column through shared memory; all threads receive the result."""
         b = self.b
         slots = [[self._reserve(part, rows * columns) for part in parts] for parts in totals]
         place = b.op("add", b.op("mul", row, b.const("i32", 1, columns)), column)
@@ -346,7 +346,7 @@ class _ThreadWriter(Elements):
     # -- scans --------------------------------------------------------------------------------------------
 
     def _scan(self, stage: Stage) -> None:
-        """A thread goes through its row with the running totals."""
+        """A thread walks its row with the running totals."""
         b, runnings = self.b, self.nest.runnings
         start = [b.const(convert.register_type(r.dtype), 1, neutral(r.op, r.dtype)) for r in runnings]
 
@@ -384,7 +384,7 @@ class _ThreadWriter(Elements):
         return self._at(depth, read), depth
 
     def _store_all(self, stores: Sequence[Store], copies: int, *, alone: bool) -> None:
-        """Store values, after all of them are known; `alone`: by the first thread of each team."""
+        """Store values after all of them are computed; `alone`: only by the first thread of each team."""
         for store in stores:
             for u in range(copies):
                 self._value(store.value, u)

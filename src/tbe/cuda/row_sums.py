@@ -1,6 +1,6 @@
-"""Sums of rows by index, in the order of the rows: what no tensor expression says, since it writes where data tells.
+"""Sums rows by index, in row order: a scatter, which no tensor expression can describe.
 
-Rows of one index form a chain: the first of them adds up all, so that the same inputs give the same bits.
+Rows of one index form a chain: the first of them sums all, so that the same inputs give the same bits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RowSums:
 
 
 def chains(indices: e.Tensor) -> list[e.Tensor]:
-    """For each row the first row of its index and the next one after it (the number of rows where there is none)."""
+    """For each row the first row of its index and the next row after it (the number of rows if there is none)."""
     (count,) = indices.shape
 
     def equal(t: e.Scalar, s: e.Scalar) -> e.Scalar:
@@ -57,7 +57,7 @@ def build_row_sums(
     *,
     simulated: bool = False,
 ) -> RowSums:
-    """The kernel for `rows` rows of `width` elements; indices outside the results are left out, sums round once."""
+    """The kernel for `rows` rows of `width` elements; indices outside the results are ignored, sums round once."""
     platform: Platform = Simulated() if simulated else Nvptx(architecture_of(architecture))
     pieces = -(-width // (_THREADS * _COLUMNS))
     text = _Writer(Builder(platform.machine), platform, dtype, index_dtype, rows, width).render(
@@ -70,7 +70,7 @@ def build_row_sums(
 
 
 class _Writer:
-    """What one thread does: a few columns of all rows of a chain."""
+    """The work of one thread: a few columns of all rows of a chain."""
 
     def __init__(
         self, b: Builder, platform: Platform, dtype: str, index_dtype: str, rows: int, width: int

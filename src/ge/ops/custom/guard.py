@@ -1,10 +1,10 @@
 """Runs the code of custom operators in the sandbox process (`ge.isolation`), so that crashes stay there.
 
-A child of that process runs verification, inference and computation of an operator for one signature and hands
-back plain data: descriptions, and the tensor expression as text. Code that raises, does not end, breaks the
-process or returns something else gives an error that names the line in the operator's file.
+A child of that process runs verification, inference and computation of an operator for one signature and returns plain
+data: descriptions, and the tensor expression as text. Code that raises, does not terminate, crashes the process or
+returns something else gives an error that names the line in the operator's file.
 
-NPU_OPP_TIMEOUT is the time limit in seconds of the processor's time; 0 runs the code in this process, for debuggers.
+NPU_OPP_TIMEOUT is the limit in seconds of processor time; 0 runs the code in this process, for debuggers.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 DEFAULT_LIMIT = 30.0
-HASH_LIMIT = 1 << 20  # constants up to this size tell signatures apart by their contents
+HASH_LIMIT = 1 << 20  # constants up to this size distinguish signatures by their contents
 KEPT = 4096
 _MODULES = ("ge.ops", "tbe.dsl", *(f"ge.ops.custom.{name}" for name in ("search", "selection", "transfer")))
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What an operator's code says about one signature: an expression, or the machine code of a TIK program."""
+    """The trace of an operator for one signature: an expression, or the machine code of a TIK program."""
 
     outputs: tuple[TensorDesc, ...]
     expression: str = ""
@@ -82,7 +82,7 @@ _REHEARSED: BoundedCache[Any, bool] = BoundedCache(KEPT)
 
 
 def traced(operator: type[Operator], op: NodeView) -> Traced:
-    """What the operator's code says about a node; asked once for each signature."""
+    """The trace of the operator's code for a node; memoised by signature."""
     key = signature(operator, op.attrs, op.inputs, op.values)
     found = _TRACED.get(key)
     return found if found is not None else _TRACED.put(key, _trace(operator, op))
@@ -94,7 +94,7 @@ def verify(operator: type[Operator], op: NodeView) -> None:
 
 
 def objection(operator: type[Operator], op: NodeView) -> str:
-    """What the operator's `unsuitable` has against a node; asked once for each signature."""
+    """The reason of the operator's `unsuitable` against a node; memoised by signature."""
     key = signature(operator, op.attrs, op.inputs, op.values)
     found = _OBJECTIONS.get(key)
     if found is None:
@@ -109,9 +109,9 @@ def _objection(operator: type[Operator], op: NodeView) -> str:
 
 
 def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
-    """Run code in a child and drop its result: that it ends, and that the process lives, is all to be known.
+    """Run code in a child and discard its result, to check that it terminates without crashing the process.
 
-    What it raises it will raise again where its result is wanted. `who` is the error to complete otherwise.
+    Errors that it raises will be raised again when its result is needed. `who` is the error to complete otherwise.
     """
     if _REHEARSED.get(key):
         return
@@ -125,7 +125,7 @@ def _drop_result(work: Callable[[], Any]) -> None:
 
 
 def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
-    """What a user's plugin makes of a framework's node."""
+    """The result of a custom plugin for a framework's node."""
     from ge.ir.values import desc_of
     from ge.ops.plugins import Unsupported
 
@@ -139,7 +139,7 @@ def call_plugin(function: Callable[[Any], Any], node: Any) -> Any:
 def located(
     work: Callable[[], Any], who: UserCodeError, what: str, known: tuple[type[Exception], ...] = ()
 ) -> Any:
-    """What the work returns; an error it does not mean to raise names the line in the user's file."""
+    """The result of the work; an unexpected error names the line in the user's file."""
     try:
         return work()
     except Exception as error:
@@ -151,7 +151,7 @@ def located(
 def signature(
     code: Any, attrs: Any, descs: Sequence[TensorDesc | None], values: Sequence[Any]
 ) -> tuple[Any, ...] | None:
-    """What the code's answer depends on; None when that cannot be said in short."""
+    """A key of everything the code's result depends on; None if there is no short one."""
     constants = [None if v is None else constant_of(v) for v in values]
     if any(a is not None and a.nbytes > HASH_LIMIT for a in constants):
         return None
@@ -258,7 +258,7 @@ def _compiled(
 
 
 class _Wrong(Exception):
-    """Code that did not raise but returned something that cannot be."""
+    """Code that returned an invalid result instead of raising."""
 
     def __init__(self, cause: str, operator: type[Operator], member: str = "compute") -> None:
         super().__init__(cause)
@@ -311,16 +311,16 @@ def _limit() -> float:
 
 
 def _namesakes(operator: type[Operator]) -> list[type[Operator]]:
-    """The custom operators among which a node's type tells this one."""
+    """The custom operators that a node's type may refer to."""
     return [other for other in candidates(operator.type) if is_custom(other)][::-1]
 
 
 def run_apart(
     work: Callable[[], Any], who: UserCodeError, operators: Sequence[type[Operator]] | None = None
 ) -> Any:
-    """What the work returns (plain data), from a child process. `who` is the error to complete if it fails.
+    """Run work in a child process and return its result (plain data). `who` is the error to complete if it fails.
 
-    `operators` are the custom ones that the work can meet; by default all of them.
+    `operators` are the custom operators that the work may use; by default all of them.
     """
     limit = _limit()
     if limit <= 0 or isolation.is_child():
@@ -344,7 +344,7 @@ def run_apart(
 
 
 def _in_child(operators: Sequence[type[Operator]], work: Callable[[], Any]) -> dict[str, Any]:
-    """Work with the parent's custom operators in force."""
+    """Run work with the parent's custom operators registered."""
     adopt(operators)
     return _attempt(work)
 
@@ -366,13 +366,13 @@ def _attempt(work: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What an error of the operator language wraps: the user's own."""
+    """The user's own error, which an error of the operator language wraps."""
     wraps = type(error).__name__ == "OperatorError" and error.__cause__ is not None
     return error.__cause__ if wraps and error.__cause__ is not None else error
 
 
 def _line(error: BaseException) -> str:
-    """The line that an error names itself, else the innermost one in a user's file."""
+    """The line that an error itself names, else the innermost one in a user's file."""
     file, number = getattr(error, "filename", ""), getattr(error, "line", getattr(error, "lineno", 0))
     return f"{file}:{number}" if file and number else user_line(_frames(error))
 
@@ -416,7 +416,7 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
 
 
 def user_line(frames: Sequence[tuple[str, int, str]]) -> str:
-    """The innermost of some frames (outermost first) that is in a user's file: "file:line in function"."""
+    """The innermost of some frames (outermost first) in a user's file: "file:line in function"."""
     from ge.ops.custom import transfer
 
     for file, line, name in reversed(frames):
@@ -426,6 +426,6 @@ def user_line(frames: Sequence[tuple[str, int, str]]) -> str:
 
 
 def _crash_line(report: str) -> str:
-    """The user's line in what faulthandler wrote (innermost frame first)."""
+    """The user's line in faulthandler's output (innermost frame first)."""
     found = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', report)
     return user_line([(file, int(line), name) for file, line, name in reversed(found)])

@@ -36,7 +36,7 @@ from ge.ops.plugins import Node, Plugin, Results, Unsupported, mapping, parse_na
 __all__ = ["kernel_name", "load_library", "operators_of", "plugins_of"]
 
 _TYPES: dict[str, Any] = {"int": int, "float": float, "bool": bool, "str": str}
-# The numbers of element types in C++ (aicpu::DataType, ge::DataType).
+# The C++ codes of element types (aicpu::DataType, ge::DataType).
 _NUMBERS = {
     "float32": 0,
     "float16": 1,
@@ -52,17 +52,17 @@ _NUMBERS = {
     "bool": 12,
     "bfloat16": 27,
 }
-_SHARED = "impl"  # the package that operator files are part of
+_SHARED = "impl"  # the package that contains operator files
 _DTYPES = {number: name for name, number in _NUMBERS.items()}
 
 
 def kernel_name(package: str, kernel: str) -> str:
-    """The name under which the runtime has a kernel of a package."""
+    """The runtime's name of a package's kernel."""
     return f"opp:{package}/{kernel}"
 
 
 def load_library(package: PackageSpec, directory: Path) -> list[str]:
-    """Give the runtime the kernels of a package; their names."""
+    """Register the kernels of a package with the runtime; returns their names."""
     if not package.library:
         return []
     import npu_runtime
@@ -84,7 +84,7 @@ def operators_of(package: PackageSpec, directory: Path) -> list[type[Operator]]:
 
 
 def plugins_of(package: PackageSpec, directory: Path) -> list[Plugin]:
-    """The plugins of a package, not yet in force."""
+    """The plugins of a package, not yet registered."""
     attrs = {spec.type: [a.name for a in spec.attrs] for spec in package.operators}
     found = []
     for item in package.plugins:
@@ -124,7 +124,7 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
             )
     members.update(_inference(package, directory, spec, code))
     operator: type[Operator] = type(spec.type, (Operator,), members)
-    # Set apart from the class, whose own names a port may have.
+    # Separate from the class, in which a port may have the same name.
     operator.prototype = Prototype(
         {p.name: _input(p) for p in spec.inputs},
         {p.name: Output(variadic=p.kind == "dynamic") for p in spec.outputs},
@@ -134,7 +134,7 @@ def _operator(package: PackageSpec, directory: Path, spec: OperatorSpec) -> type
 
 
 def _shared(spec: OperatorSpec) -> list[int]:
-    """For each output the position of the input of its name, whose memory it is, or -1; [] where there is none."""
+    """For each output the position of the input of the same name, whose memory it shares, or -1; [] if none does."""
     ports = [*spec.inputs, *spec.outputs]
     inputs = [p.name for p in spec.inputs]
     if any(p.kind == "dynamic" for p in ports) or not {p.name for p in spec.outputs} & set(inputs):
@@ -159,7 +159,7 @@ def _attr(spec: AttrSpec) -> Attr:
 
 @dataclass(frozen=True)
 class ParsedMapping:
-    """A plugin whose attributes a parse function in C++ gives; the inputs are the node's."""
+    """A plugin whose attributes come from a C++ parse function; the inputs are the node's."""
 
     plugin: PluginSpec
     name: str  # of the framework's operator, as it is registered
@@ -192,7 +192,7 @@ class ParsedMapping:
         return n.builder.ops(self.plugin.type, n.operands(given), **self._known(found))
 
     def _known(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What the operator has of the attributes that the function sets, in the operator's types."""
+        """The attributes that the function sets and the operator declares, in the operator's types."""
         known = candidates(self.plugin.type)[0].prototype.attrs
         return {name: _fitted(value, known[name]) for name, value in found.items() if name in known}
 
@@ -203,7 +203,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _as_json(attrs: Mapping[str, Any]) -> str:
-    """The attributes of an ONNX node in the form of its JSON text, which some functions parse."""
+    """The attributes of an ONNX node as JSON text, which some functions parse."""
     kinds = ((bool, "i", 2), (int, "i", 2), (float, "f", 1), (str, "s", 3))
     found = []
     for name, value in attrs.items():
@@ -236,7 +236,7 @@ def _fitted(value: Any, attr: Attr) -> Any:
 
 
 class _TbeCode:
-    """An operator file's function; called in the process that traces custom operators, never in the user's own."""
+    """An operator file's function; called in the process that traces custom operators, never in the user's process."""
 
     def __init__(self, spec: OperatorSpec, path: Path) -> None:
         import tbe.dsl  # noqa: F401  here, so that the process that traces has it already
@@ -254,7 +254,7 @@ class _TbeCode:
         return trace(entry, self._ports(tensors), outputs, self._attrs(op, entry), self.spec.type.lower())
 
     def program(self, op: NodeView, inferred: Sequence[TensorDesc] | None = None) -> Any:
-        """The TIK program of the file for a node, None where it has none."""
+        """The TIK program of the file for a node, None if it has none."""
         from tbe.dsl.tracing import tik_program
         from tbe.expr import placeholder
 
@@ -266,7 +266,7 @@ class _TbeCode:
         )
 
     def described(self, op: NodeView) -> list[TensorDesc]:
-        """The outputs as the file computes them, where nothing else tells their sizes."""
+        """The outputs as computed by the file, if nothing else determines their sizes."""
         from tbe.dsl.tracing import trace
         from tbe.expr import placeholder
 
@@ -279,7 +279,7 @@ class _TbeCode:
         return [TensorDesc(tuple(t.shape), t.dtype) for t in made]
 
     def unsuitable(self, op: NodeView) -> str:
-        """What check_supported has against a node."""
+        """The reason of check_supported against a node."""
         from tbe.dsl.tracing import description
 
         file = self.load()
@@ -291,7 +291,7 @@ class _TbeCode:
         return "" if fits else why
 
     def load(self) -> Any:
-        """The operator file, which may import its neighbours, by themselves or as part of `impl`."""
+        """The operator file, which may import its siblings, directly or as part of `impl`."""
         from tbe.dsl.tracing import load_operator
 
         assert self.spec.tbe is not None
@@ -302,7 +302,7 @@ class _TbeCode:
         return load_operator(self.path, self.spec.tbe.function)
 
     def _ports(self, items: Sequence[Any]) -> list[Any]:
-        """Items by port: what a dynamic input takes is a list."""
+        """Items by port: a dynamic input takes a list."""
         kinds = [port.kind for port in self.spec.inputs]
         if "dynamic" in kinds:
             place = kinds.index("dynamic")
@@ -321,7 +321,7 @@ class _TbeCode:
 
 
 def _library_answer_or_none(op: NodeView) -> Sequence[TensorDesc] | None:
-    """What the operator's own inference says, None when it has none."""
+    """The operator's own inference, None if it has none."""
     operator = lookup(op.type)
     if operator.infer is Operator.infer:
         return None
@@ -345,7 +345,7 @@ def _inference(
 
 
 class _PythonCode:
-    """A file with infer(op) and perhaps verify(op); loaded in the process that traces custom operators."""
+    """A file with infer(op) and optionally verify(op); loaded in the process that traces custom operators."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -432,7 +432,7 @@ class _ParseCall(ctypes.Structure):
 
 
 class _Question:
-    """Asks the C++ inference function of a package (in the process that traces custom operators)."""
+    """Calls the C++ inference function of a package (in the process that traces custom operators)."""
 
     def __init__(self, spec: OperatorSpec, library: Path, code: _TbeCode | None = None) -> None:
         self.spec = spec
@@ -440,7 +440,7 @@ class _Question:
         self.code = code
 
     def ask(self, op: NodeView) -> list[TensorDesc]:
-        """What the function says; an error with its message when it refuses."""
+        """The function's answer; raises its message if it refuses."""
         kept: list[Any] = []
         names, tensors = self._inputs(op, kept)
         outputs = [p.name.encode() for p in self.spec.outputs]

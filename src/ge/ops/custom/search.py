@@ -1,7 +1,7 @@
-"""The search path of custom operators: operators found there are loaded, and reloaded when they change.
+"""The search path of custom operators: loads operators found there, and reloads them when they change.
 
-Each directory (`ge.opp_paths`) may hold operator files (`*.py`) and packages (directories with a `package.json`), or be
-a package itself. What is found first wins.
+Each directory (`ge.opp_paths`) may contain operator files (`*.py`) and packages (directories with a `package.json`), or
+be a package itself. Earlier entries take precedence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Found", "add_paths", "find_package", "home", "installed", "refresh",
 
 @dataclass
 class Found:
-    """A file or package of the search path, with what it declared."""
+    """A file or package of the search path, and its declarations."""
 
     path: Path
     stamp: tuple[int, int]
@@ -37,7 +37,7 @@ class Found:
     plugins: list[plugins.Plugin] = field(default_factory=list)
 
     def withdraw(self) -> None:
-        """Take back what was declared."""
+        """Unregister the declarations."""
         for operator in self.operators:
             unregister(operator)
         for item in self.plugins:
@@ -49,7 +49,7 @@ _loaded: dict[Path, Found] = {}
 
 
 def refresh() -> None:
-    """Load what is new on the search path, reload what changed, withdraw what is gone.
+    """Load new entries of the search path, reload changed ones, unregister removed ones.
 
     Raises GeError, with the line, for a file or package that cannot be loaded.
     """
@@ -64,7 +64,7 @@ def refresh() -> None:
             stale = list(_loaded)
         for path in stale:
             _loaded.pop(path).withdraw()
-        for path in reversed(order):  # what is registered last wins
+        for path in reversed(order):  # the last one registered takes precedence
             if path not in _loaded:
                 _loaded[path] = _load(path, there[path])
 
@@ -105,7 +105,7 @@ def _load_package(found: Found) -> None:
 
 
 def _load_file(found: Found, path: Path) -> None:
-    """Run an operator file: first in a process of its own, then here."""
+    """Run an operator file: first in another process, then here."""
     who = UserCodeError("E10610", "", location=str(path))
     guard.rehearse(partial(_run, path), (str(path), found.stamp), who)
     operators, before = set(registered_custom()), plugins.declared()
@@ -139,7 +139,7 @@ def _run(path: Path) -> None:
 
 
 def installed() -> list[tuple[Path, PackageSpec]]:
-    """The packages of the search path, first ones first."""
+    """The packages of the search path, in order."""
     return [(path, read_manifest(path)) for root in roots() for path in entries(root) if path.is_dir()]
 
 
@@ -149,7 +149,7 @@ def find_package(name: str) -> tuple[Path, PackageSpec] | None:
 
 
 def require(kernel: str, wanted: str = "") -> None:
-    """Have the runtime know a kernel of a package ("opp:package/kernel"); an error when there is no such package.
+    """Make a package's kernel ("opp:package/kernel") known to the runtime; raises if there is no such package.
 
     `wanted` is the version that a model was compiled with.
     """

@@ -18,13 +18,13 @@ __all__ = ["expanded", "refusals", "select"]
 def select(
     type_: str, label: str, values: Sequence[ir.Value | None], attrs: Mapping[str, Any]
 ) -> tuple[type[Operator], NodeView, str]:
-    """The operator that takes a node, its view of the node, and why those asked before it did not.
+    """The operator that accepts a node, its view of the node, and why those asked before it did not.
 
-    A custom operator leaves a node to the next one when the node has attributes that it does not declare, when
-    no combination of element types of any of its implementations fits, or when its `unsuitable` says so.
+    A custom operator leaves a node to the next one if the node has attributes that it does not declare, if no
+    combination of element types of any of its implementations fits, or if its `unsuitable` says so.
     """
     found = candidates(type_)
-    if len(found) == 1 and not is_custom(found[0]):  # nearly always
+    if len(found) == 1 and not is_custom(found[0]):  # the common case
         operator = found[0]
         view = NodeView(type_, label, values, operator.complete(attrs, label))
         operator.check(view)
@@ -64,7 +64,7 @@ def _offered(
 
 
 def _refused_by_all(operator: type[Operator], view: NodeView) -> str:
-    """Why no implementation of a custom operator takes a node, "" when one does."""
+    """Why no implementation of a custom operator accepts a node, "" if one does."""
     if operator.expand is not None or operator.engine in (Engine.CONTROL, Engine.VIEW):
         return ""
     reasons = refusals(operator, view)
@@ -72,7 +72,7 @@ def _refused_by_all(operator: type[Operator], view: NodeView) -> str:
 
 
 def refusals(operator: type[Operator], view: NodeView) -> dict[Engine, str]:
-    """What each implementation of a custom operator has against a node; "" where it takes it."""
+    """The reason of each implementation of a custom operator against a node; "" if it accepts it."""
     found: dict[Engine, str] = {}
     if operator.task is not None:
         found[Engine.AI_CORE] = operator.refuse(view)
@@ -88,7 +88,7 @@ def _unsuitable(operator: type[Operator], view: NodeView) -> str:
 
 
 def _mismatch(combinations: Sequence[Sequence[str]], view: NodeView) -> str:
-    """Why no combination of element types fits a node's inputs; positions beyond a combination are free."""
+    """Why no combination of element types fits a node's inputs; positions beyond a combination are unconstrained."""
     given = [d.dtype if d is not None else "" for d in view.inputs]
     if not combinations or any(
         all(g in ("", c) for g, c in zip(given, column, strict=False)) for column in combinations
@@ -99,7 +99,7 @@ def _mismatch(combinations: Sequence[Sequence[str]], view: NodeView) -> str:
 
 
 def expanded(operator: type[Operator], builder: Any, view: NodeView, values: Sequence[Any]) -> Any:
-    """What a composite operator becomes."""
+    """The expansion of a composite operator."""
     assert operator.expand is not None
     expand = operator.expand
     if not is_custom(operator):

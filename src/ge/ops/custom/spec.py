@@ -45,7 +45,7 @@ class AttrSpec:
 
 @dataclass(frozen=True)
 class TbeSpec:
-    """A TBE implementation: an operator file, its function, and the element types it takes together."""
+    """A TBE implementation: an operator file, its function, and the combinations of element types it accepts."""
 
     file: str
     function: str
@@ -65,17 +65,17 @@ class OperatorSpec:
     tbe: TbeSpec | None = None
     aicpu: str = ""  # name of the kernel in the package's library
     infer: str = ""  # "library", or a Python file with infer(op) and perhaps verify(op)
-    dynamic: bool = False  # the kernel decides the actual shapes of the outputs
+    dynamic: bool = False  # the kernel determines the actual output shapes
 
 
 @dataclass(frozen=True)
 class PluginSpec:
-    """A mapping of framework operators to an operator: attributes of the same name, or what a function says."""
+    """A mapping of framework operators to an operator: attributes of the same name, or those of a parse function."""
 
     framework: str  # tensorflow, onnx, aten
     names: tuple[str, ...]
     type: str
-    parse: str = ""  # a function in the package's library that gives the attributes
+    parse: str = ""  # a function in the package's library that provides the attributes
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class PackageSpec:
     plugins: tuple[PluginSpec, ...] = ()
     python: tuple[str, ...] = ()  # operator and plugin files in this package's own form
     notes: tuple[str, ...] = field(default=())
-    faults: tuple[str, ...] = field(default=())  # what is wrong with parts that were left out
+    faults: tuple[str, ...] = field(default=())  # errors in parts that were skipped
 
 
 def write_manifest(spec: PackageSpec, directory: Path) -> None:

@@ -1,7 +1,8 @@
 """Serialises custom operators for the sandbox process.
 
-Functions and classes of installed libraries and of this project travel by name. Those of users travel by value, with
-the globals that their code names: they may be local to a function, or in a script that must not run twice.
+Functions and classes of installed libraries and of this project are pickled by name. Users' functions and classes are
+pickled by value, with the globals that their code names: they may be local to a function, or in a script that must not
+run twice.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LOCK = threading.Lock()
 
 
 def is_installed(file: str) -> bool:
-    """True for a file of this project, of Python, or in a folder of the search path that pip filled."""
+    """True for a file of this project, of Python, or in a folder of the search path that pip manages."""
     path = os.path.abspath(file)
     if path.startswith((*_OURS, *_STANDARD)):
         return True
@@ -48,14 +49,14 @@ def is_installed(file: str) -> bool:
 
 @functools.cache
 def _has_packages(folder: str) -> bool:
-    """Whether a folder holds installed distributions: that of the user, of another environment, of `pip --target`."""
+    """True if a folder contains installed distributions: the user's, another environment's, or of `pip --target`."""
     return any(Path(folder).glob("*.dist-info"))
 
 
 def packed(thing: Any) -> bytes:
-    """An object for `pickle.loads` in another process. Raises TypeError or PicklingError for what cannot travel."""
+    """An object for `pickle.loads` in another process. Raises TypeError or PicklingError if it cannot be pickled."""
     file = io.BytesIO()
-    with _LOCK:  # which modules travel by value is a list of the whole process
+    with _LOCK:  # the list of modules pickled by value is global to the process
         pickler = _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             pickler.dump(thing)
@@ -66,7 +67,7 @@ def packed(thing: Any) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Modules of users are named to cloudpickle as they are met."""
+    """Registers users' modules with cloudpickle as they are encountered."""
 
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
@@ -86,11 +87,11 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _is_users(module: types.ModuleType) -> bool:
-    """True for a module that another process may not find by its name, or must not run again."""
+    """True for a module that another process may not find by name, or must not run again."""
     file = getattr(module, "__file__", None)
     if file is not None:
         return not is_installed(file)
-    return getattr(module.__spec__, "origin", None) not in ("built-in", "frozen")  # made in notebooks
+    return getattr(module.__spec__, "origin", None) not in ("built-in", "frozen")  # created in notebooks
 
 
 def _value(name: str, desc: TensorDesc, array: Any) -> ir.Value:

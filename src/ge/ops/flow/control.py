@@ -1,6 +1,6 @@
 """Branches and loops over closed subgraphs.
 
-A subgraph reads nothing but its own inputs: outer values it uses are captured as inputs (see GraphBuilder).
+A subgraph reads only its own inputs: outer values are captured as inputs (see GraphBuilder).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Loop(Operator):
 
     @classmethod
     def is_dynamic(cls, node: ir.Node, output: int) -> bool:
-        """Stacked values are as long as the number of steps that are run."""
+        """Stacked values are as long as the actual number of steps."""
         return output >= node.attributes["num_states"].as_int() and not _has_fixed_steps(node)
 
     @staticmethod
@@ -131,7 +131,7 @@ class Loop(Operator):
 
 
 def _has_fixed_steps(node: ir.Node) -> bool:
-    """Whether a loop runs `max_trip` steps, whatever its inputs are."""
+    """True if a loop always runs `max_trip` steps."""
     trip, condition = constant_of(node.inputs[0]), node.inputs[1] if len(node.inputs) > 1 else None
     if trip is None or int(trip.reshape(-1)[0]) != node.attributes["max_trip"].as_int():
         return False
@@ -166,7 +166,7 @@ def branch(
     then: Callable[[GraphBuilder], Sequence[Any]],
     otherwise: Callable[[GraphBuilder], Sequence[Any]],
 ) -> tuple[ir.Value, ...]:
-    """An If node, its branches built by two functions; a constant condition builds only one, in place."""
+    """An If node whose branches two functions build; a constant condition builds only one, inline."""
     known = constant_of(condition)
     if known is not None:
         return tuple((then if bool(known.reshape(-1)[0]) else otherwise)(builder))
@@ -190,7 +190,7 @@ def shared_captures(parts: Sequence[GraphBuilder]) -> list[ir.Value]:
 def repeat(
     builder: GraphBuilder, trip: int, states: Sequence[Any], step: Step
 ) -> tuple[list[Any], list[Any]]:
-    """`step(builder, counter, states) -> (states, stacked)` done `trip` times; few steps are unrolled.
+    """Run `step(builder, counter, states) -> (states, stacked)` `trip` times; few steps are unrolled.
 
     Returns the final states and the stacked values.
     """
@@ -230,7 +230,7 @@ MAX_UNROLLED = 1024
 
 @plugin(onnx="If")
 def _if(n: Node) -> Results:
-    """A constant condition leaves one branch, in place of the node; sequences of one form cross as their elements."""
+    """A constant condition inlines one branch; sequences of one form are passed as their elements."""
     graphs, condition = [n.attr("then_branch"), n.attr("else_branch")], n.inputs[0]
     known = constant_of(condition)
     if known is not None:
@@ -265,7 +265,7 @@ def _elements(value: Any) -> list[Any]:
 
 
 def _form(value: Any) -> Any:
-    """How a value is made of tensors: the narrow type of each, lists of them, None where it has no value."""
+    """The structure of a value: the narrow type of each tensor, lists of them, None if it has no value."""
     if isinstance(value, Sequence_):
         return (value.optional, tuple(_form(item) for item in value.items))
     if not isinstance(value, ir.Value | None):
@@ -294,7 +294,7 @@ def _tensors(values: Sequence[Any]) -> Sequence[Any]:
 
 @plugin(onnx="Loop")
 def _loop(n: Node) -> Results:
-    """Fixed shapes stay a loop; where shapes change or sequences are carried, a known count is unrolled."""
+    """With fixed shapes it stays a loop; if shapes change or sequences are carried, a known count is unrolled."""
     trip, condition = constant_of(n.input(0)), constant_of(n.input(1))
     count = None if trip is None else int(trip.reshape(-1)[0])
     if condition is not None and not condition.reshape(-1)[0]:
@@ -309,7 +309,7 @@ def _loop(n: Node) -> Results:
 
 
 def _only_rolled(n: Node, count: int | None, unknown: Any) -> Results:
-    """A loop that cannot be unrolled; what it would take to do so is `unknown`."""
+    """A loop that cannot be unrolled, because `unknown` is not constant."""
     try:
         return _rolled_loop(n, count)
     except Unsupported as error:
@@ -317,7 +317,7 @@ def _only_rolled(n: Node, count: int | None, unknown: Any) -> Results:
 
 
 def _bound(value: Any, port: Any, builder: GraphBuilder) -> Any:
-    """A scalar as the body declares it: without axes, or with one of one element."""
+    """A scalar in the form that the body declares: rank 0, or one axis of one element."""
     declared = port.type.tensor_type
     if declared.HasField("shape") and len(declared.shape.dim) == 1:
         return builder.op("Reshape", value, shape=[1])
@@ -384,7 +384,7 @@ def _unrolled_loop(n: Node, count: int) -> Results:
 
 
 def _no_steps(n: Node) -> Results:
-    """The states as they came; stacked values have no elements, of shapes that the body declares."""
+    """The initial states; stacked values have no elements, in the shapes that the body declares."""
     states = list(n.inputs[2:])
     empty = []
     for port in n.attr("body").output[1 + len(states) :]:
@@ -397,7 +397,7 @@ def _no_steps(n: Node) -> Results:
 
 @plugin(onnx="Scan")
 def _scan_batched(n: Node) -> Results:
-    """Version 8: a batch in front of everything, each entry scanned by itself."""
+    """Version 8: everything has a leading batch axis, each entry is scanned separately."""
     if n.input(0) is not None:
         raise Unsupported(
             "Scan of version 8 with sequence_lens is not supported", "export with operator set 9 or newer"
@@ -440,7 +440,7 @@ def _scan(n: Node) -> Results:
 def _scanned(
     n: Node, states: list[Any], scanned: list[Any], axes: Sequence[int], backwards: Sequence[int]
 ) -> tuple[list[Any], list[Any]]:
-    """The body over all steps; the last states and what is stacked along axis 0."""
+    """The body over all steps; returns the last states and the values stacked along axis 0."""
     shapes = [desc_of(v).shape for v in scanned]
     axes = [a % len(s) for a, s in zip(axes, shapes, strict=True)]
     lengths = {s[a] for s, a in zip(shapes, axes, strict=True)}

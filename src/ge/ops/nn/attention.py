@@ -1,4 +1,4 @@
-"""Attention and its gradient: one task each where the target has it, else products and a softmax."""
+"""Attention and its gradient: one task each if the target has it, else products and a softmax."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _check(op: NodeView, q: TensorDesc, k: TensorDesc, v: TensorDesc) -> None:
 def is_fused(
     q: TensorDesc, k: TensorDesc, v: TensorDesc, mask: TensorDesc | None, target: Target, gradient: bool
 ) -> bool:
-    """Whether a target runs attention of such operands as one task and, if there is one, its gradient as another."""
+    """True if a target runs attention on such operands as one task and, if requested, its gradient as another."""
     attrs = {"scale": 1.0, "causal": False}
     y, sums = _results(q, v)
     wanted = [dense_operation("attention", [q, k, v, mask], [y, sums], attrs)]
@@ -56,12 +56,12 @@ def _task(kind: str, op: NodeView, inputs: Sequence[View | None], outputs: Seque
 
 
 def _fill(op: NodeView) -> float:
-    """The score of a key that a mask of bools hides."""
+    """The score of a key that a bool mask hides."""
     return -math.inf if op.fill is None else float(op.fill)
 
 
 def _scores(b: Any, op: NodeView, q: Any, k: Any, mask: Any) -> Any:
-    """q k' * scale + mask; those of 16-bit operands are float32: rounding them costs digits and time."""
+    """q k' * scale + mask; for 16-bit operands in float32: rounding scores costs accuracy and time."""
     dtype = desc_of(q).dtype
     wide = widened(dtype)
     scores = b.op("MatMul", q, k, transpose_b=True, output_dtype=wide if wide != dtype else None)
@@ -105,7 +105,7 @@ def _weights(b: Any, op: NodeView, scores: Any) -> Any:
 
 
 def _evaluated_powers(op: NodeView, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Exponentials of scores less the largest of each query, their sums, and the largest ones."""
+    """Exponentials of scores minus the maximum of each query, their sums, and the maxima."""
     top = scores.max(-1, keepdims=True)
     blind = np.isneginf(top) & bool(op.zeros)
     top = np.where(blind, np.zeros((), top.dtype), top)
@@ -282,7 +282,7 @@ class AttentionGrad(Operator):
 def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[Any]:
     """With weights p and slopes s = p (dy v' - sum of dy y) * scale: dq = s k, dk = s' q, dv = p' dy.
 
-    Keys that are hidden have no slope, also where all of a query's are and share its weight.
+    Hidden keys have zero slope, even if all keys of a query are hidden and share its weight.
     """
     dtype = desc_of(values[0]).dtype
     axis, wide = desc_of(values[0]).rank - 1, widened(dtype)

@@ -79,7 +79,7 @@ def _window(op: NodeView, kernel: Sequence[int]) -> Window:
 
 
 def _task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[View], window: Window) -> Task:
-    """The runtime's task, its views in the order N, C, space and O, I, kernel."""
+    """The runtime's task, with its views in the order N, C, space and O, I, kernel."""
     rank = len(inputs[0].shape)
     order = channels_first_perm(rank, op.data_format)
     bias = inputs[2] if len(inputs) > 2 else None
@@ -107,7 +107,7 @@ def _wide(array: np.ndarray | None) -> np.ndarray:
 
 
 def _finished(op: NodeView, y: tbe.Tensor, bias: tbe.Tensor | None, dtype: str) -> tbe.Tensor:
-    """Sums (channels first) with the bias, in the node's layout and element type."""
+    """Sums (channels first) plus the bias, in the node's layout and element type."""
     rank = len(y.shape)
     if bias is not None:
         y = y + tbe.reshape(tbe.cast(widened(bias), y.dtype), (bias.shape[0], *(1,) * (rank - 2)))
@@ -115,9 +115,9 @@ def _finished(op: NodeView, y: tbe.Tensor, bias: tbe.Tensor | None, dtype: str) 
 
 
 def _spreads(node: ir.Node) -> bool:
-    """The library takes channels of bfloat16 in pairs: of an odd number, the last with one of the next group or pixel.
+    """The library reads bfloat16 channels in pairs: an odd last one together with one of the next group or pixel.
 
-    Kernels for pictures of one or three channels, and those for each channel alone, do not.
+    Kernels for images of one or three channels, and depthwise kernels, do not.
     """
     w, groups = desc_of(node.inputs[1]), node.attributes.get_int("groups", 1)  # type: ignore[arg-type]
     layout = weight_perm(w.rank, node.attributes.get_string("weight_format", "OI"))
@@ -138,7 +138,7 @@ class Conv(Convolving):
     gated = Attr(bool, False)
     precision = Precision(narrows=True, product=True, widens=True, spreads=_spreads)
     algorithm_names = ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative")
-    # Wider rows are written directly, or at the price of the copy that a Concat would be.
+    # Wider rows are written directly, or at the cost of the copy that a Concat would be.
     strided_output = has_wide_rows
 
     @staticmethod
@@ -205,7 +205,7 @@ class Conv(Convolving):
 
 
 def _gate_shape(op: NodeView) -> tuple[int, ...]:
-    """One number for each image and channel."""
+    """One number per image and channel."""
     x = op.inputs[0]
     assert x is not None
     axis = 1 if op.data_format == FORMATS[0] else x.rank - 1
@@ -281,13 +281,13 @@ class ConvTranspose(Convolving):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        """Rows of the result that no window reaches hold only the bias: pad the reachable part."""
+        """Rows of the result that no window reaches contain only the bias: pad the reachable part."""
         data, weight = _layout(op)
         window = _window(op, weight[2:])
         reach = _reach(window, data[2:])
         sizes = _upscaled(op)
         extra = [size - r + low for size, r, low in zip(sizes, reach, window.pads_begin, strict=True)]
-        # A primitive takes up to stride - 1 rows beyond the last window.
+        # A primitive accepts up to stride - 1 rows beyond the last window.
         if all(e < s for e, s in zip(extra, window.strides, strict=True)):
             return NotImplemented
         return _padded_result(builder, op, values, sizes, extra)
@@ -338,7 +338,7 @@ class ConvTranspose(Convolving):
         window = _window(op, weight[2:])
         reach = _reach(window, data[2:])
         sizes = _upscaled(op)
-        # The primitive wants the border that, with whole strides, leads back to x.
+        # The primitive needs the padding that, with whole strides, leads back to x.
         ends = [max(r - low - size, 0) for r, low, size in zip(reach, window.pads_begin, sizes, strict=True)]
         window = Window(window.kernel, window.strides, window.dilations, window.pads_begin, tuple(ends))
         task = _task(op, "deconv", inputs, outputs, window)
@@ -352,7 +352,7 @@ class ConvTranspose(Convolving):
 
 
 def _reach(window: Window, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of the result before borders are cut off."""
+    """Sizes of the result before cropping."""
     return tuple(
         (s - 1) * stride + e for s, stride, e in zip(sizes, window.strides, window.extents, strict=True)
     )
@@ -503,7 +503,7 @@ def _convolution(n: Node) -> Results:
 
 
 def _depthwise_weight(n: Node) -> tuple[Any, int]:
-    """(kernel…, C, M) as the weight of a convolution with C groups of one channel, M results each."""
+    """(kernel…, C, M) as the weight of a convolution with C groups of one channel and M results each."""
     *kernel, channels, multiplier = n.desc(1).shape
     return n.op("Reshape", n.inputs[1], shape=[*kernel, 1, channels * multiplier]), channels
 
@@ -531,7 +531,7 @@ def _fused_convolution(n: Node) -> Results:
 
 @plugin(tensorflow=["Conv2DBackpropInput", "Conv3DBackpropInputV2", "Conv3DBackpropInput"])
 def _transposed_convolution(n: Node) -> Results:
-    """The gradient of a convolution by its input: a transposed convolution of the incoming gradient."""
+    """The data gradient of a convolution: a transposed convolution of the incoming gradient."""
     sizes = list(n.desc(0).shape) if n.type == "Conv3DBackpropInput" else n.ints(0, "the input sizes")
     return _backprop_input(n, sizes, n.inputs[1], None)
 

@@ -1,4 +1,4 @@
-"""Convolutions with what follows them, for devices that run the whole as one kernel (see ge.passes.fusion)."""
+"""Convolutions fused with their successors, for devices that run them as one kernel (see ge.passes.fusion)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient of a layer normalisation: one task where the target has it, else sums and products."""
+"""The gradient of a layer normalisation: one task if the target has it, else sums and products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ge.ops.nn.tasks import decomposes
 from ge.plan import Task, View
 
 _KIND = "layer_norm_grad"
-_SCALE = 4  # the place among the inputs
+_SCALE = 4  # its position among the inputs
 
 
 def _axes(op: NodeView) -> tuple[int, ...]:
@@ -30,18 +30,18 @@ def _x(op: NodeView) -> TensorDesc:
 
 
 def _columns(op: NodeView) -> tuple[int, ...]:
-    """The shape of what is normalised together."""
+    """The shape of the normalised axes."""
     return tuple(_x(op).shape[a] for a in _axes(op))
 
 
 def _kept(op: NodeView) -> tuple[int, ...]:
-    """The shape of means, axes kept."""
+    """The shape of the means, with kept axes."""
     axes = _axes(op)
     return tuple(1 if i in axes else n for i, n in enumerate(_x(op).shape))
 
 
 def _spread(op: NodeView) -> tuple[int, ...]:
-    """The shape in which a scale goes with x."""
+    """The shape in which a scale broadcasts with x."""
     axes = _axes(op)
     return tuple(n if i in axes else 1 for i, n in enumerate(_x(op).shape))
 

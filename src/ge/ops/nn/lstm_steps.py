@@ -1,4 +1,4 @@
-"""The steps of an LSTM layer in training, and back through them: one task each where the target has it, else loops."""
+"""The steps of an LSTM layer in training, forward and backward: one task each if the target has it, else loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORWARD, _BACK = "lstm_steps", "lstm_steps_grad"
 
 
 def _sizes(op: NodeView) -> tuple[int, int, int]:
-    """Steps, batch, units; the weights (4 * H, H) and what comes first (T, N, values * H) go together."""
+    """Steps, batch, units; checks that the weights (4 * H, H) match the first input (T, N, values * H)."""
     rows, weights = op.inputs[:2]
     assert rows is not None and weights is not None
     units = weights.shape[-1] if weights.rank else 0
@@ -94,7 +94,7 @@ class LSTMSteps(Operator):
 
 
 def are_tasks(steps: int, batch: int, units: int, dtype: str, target: Target) -> bool:
-    """Whether a target runs the steps of a layer of these sizes, and those back, as one task each."""
+    """True if a target runs the forward and the backward steps of a layer of these sizes as one task each."""
     values = TensorDesc((steps, batch, _CELL.gates * units), widened(dtype))
     kept, y = (TensorDesc((steps, batch, n * units), dtype) for n in (_CELL.kept, 1))
     narrow, wide = TensorDesc((batch, units), dtype), TensorDesc((batch, units), widened(dtype))

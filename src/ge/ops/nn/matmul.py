@@ -43,7 +43,7 @@ class Product(Dataflow):
         return Sliced(parts)
 
     def stack(self, op: NodeView, stack: Stack) -> Stacked | None:
-        """Rows of all runs by one matrix are one product; else there is one a run."""
+        """The rows of all runs by one matrix are one product; else there is one product per run."""
         a, b = op.inputs[:2]
         assert a is not None and b is not None
         if max(stack.inputs) > 1 or op.post_ops:
@@ -70,7 +70,7 @@ class MatMul(Operator):
     transpose_a = Attr(bool, False)
     transpose_b = Attr(bool, False)
     post_ops = Attr(list, (), item=str)
-    output_dtype = Attr(str, None)  # when a wider result is asked of 16-bit operands
+    output_dtype = Attr(str, None)  # if a wider result of 16-bit operands is requested
     dataflow = Product()
     precision = Precision(narrows=True, product=True, result=Result.EITHER, widens=True)
     takes_epilogues = True
@@ -185,7 +185,7 @@ def _swapped(view: View) -> View:
 
 
 def _flattened(a: View, b: View, out: View, post: list[View]) -> tuple[View, View, list[View]] | None:
-    """A stack of products with one right-hand matrix as one product; None where the views forbid it."""
+    """A stack of products with one right-hand matrix as one product; None if the views do not allow it."""
     if len(b.shape) != 2 or len(a.shape) == 2 or not (a.contiguous and out.contiguous):
         return None
     rows, columns = math.prod(out.shape[:-1]), out.shape[-1]
@@ -206,7 +206,7 @@ def _flattened(a: View, b: View, out: View, post: list[View]) -> tuple[View, Vie
 
 
 def matrix_product(n: Node, a: Any, b: Any) -> Any:
-    """numpy.matmul: vectors become matrices for the product and go away after it."""
+    """numpy.matmul: vectors become matrices for the product, and the added axes are removed after it."""
     left, right = [int(d) for d in a.shape], [int(d) for d in b.shape]
     if len(left) == 1:
         a = n.op("Reshape", a, shape=[1, *left])
@@ -230,7 +230,7 @@ def _matmul(n: Node) -> Results:
 def _gemm(n: Node) -> Results:
     """alpha * a' * b' + beta * c; a vector c is the product's bias.
 
-    alpha is a factor of the product, not of b, which may then overflow or lose digits.
+    alpha is a factor of the product, not of b, which might overflow or lose digits.
     """
     a, b, c = n.inputs[0], n.inputs[1], n.input(2)
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 1.0))
@@ -250,7 +250,7 @@ def _gemm(n: Node) -> Results:
 
 
 def _is_bias(shape: tuple[int, ...], columns: int) -> bool:
-    """Whether an operand of this shape has one number for each column."""
+    """True if an operand of this shape has one number per column."""
     return math.prod(shape) == columns and (not shape or shape[-1] == columns) and math.prod(shape[:-1]) == 1
 
 
@@ -294,7 +294,7 @@ def _fused_matmul(n: Node) -> Results:
 
 @plugin(tensorflow="SparseTensorDenseMatMul")
 def _sparse_matmul(n: Node) -> Results:
-    """The sparse operand is spread out first: its positions are data, its shape is known."""
+    """The sparse operand is densified first: its positions are data, its shape is known."""
     zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc(1).dtype)))
     whole = n.op("BroadcastTo", zero, shape=n.ints(2, "the shape of the sparse operand"))
     places = n.inputs[0] if n.desc(0).dtype == "int64" else n.op("Cast", n.inputs[0], to="int64")

@@ -88,7 +88,7 @@ class Hardmax(Operator):
 
 @plugin(onnx=["Softmax", "LogSoftmax"])
 def _softmax_flattened(n: Node) -> Results:
-    """Before version 13 all axes from `axis` on count as one."""
+    """Before version 13 all axes from `axis` on are normalised together."""
     rank = n.desc().rank
     axis = int(n.attr("axis", 1)) % rank if rank else 0
     return n.op(n.type, n.inputs[0], axes=list(range(axis, rank)))
@@ -131,7 +131,7 @@ def _standardised(x: tbe.Tensor, axes: tuple[int, ...], epsilon: float) -> tbe.T
 
 
 def _per_channel(x: tbe.Tensor, rank: int, axis: int) -> tbe.Tensor:
-    """A vector of channels, shaped to broadcast along a channel axis; widened."""
+    """A vector of channels, widened and shaped to broadcast along a channel axis."""
     return tbe.reshape(widened(x), tuple(x.shape[0] if i == axis else 1 for i in range(rank)))
 
 
@@ -345,7 +345,7 @@ def _rms_norm(n: Node) -> Results:
 
 @plugin(onnx="BatchNormalization")
 def _batch_norm(n: Node) -> Results:
-    """Inference form; training form (version 14 on) also gives the running statistics."""
+    """The inference form; the training form (since version 14) also returns the running statistics."""
     epsilon = float(n.attr("epsilon", 1e-5))
     x, scale, bias, average, variance = n.inputs[:5]
     if n.version < 9 and not n.attr("spatial", 1):
@@ -385,7 +385,7 @@ def _instance_norm(n: Node) -> Results:
 
 @plugin(onnx="GroupNormalization")
 def _group_norm(n: Node) -> Results:
-    """Up to version 20 scale and bias are per group, afterwards per channel."""
+    """Up to version 20 scale and bias are per group, later per channel."""
     x, scale, bias = n.inputs[:3]
     groups, channels = int(n.attr("num_groups")), n.desc().shape[1]
     if n.version < 21 and groups and not channels % groups:
@@ -412,12 +412,12 @@ def _softmax_tf(n: Node) -> Results:
     return n.op(n.type, n.inputs[0], axes=[-1])
 
 
-_BATCH_NORM_EPSILON = 1e-4  # what TensorFlow takes when the node does not say
+_BATCH_NORM_EPSILON = 1e-4  # TensorFlow's default
 
 
 @plugin(tensorflow=["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"])
 def _fused_batch_norm(n: Node) -> Results:
-    """With given statistics, one normalisation; in training, statistics of the batch come first."""
+    """With given statistics, one normalisation; in training, batch statistics are computed first."""
     x, scale, offset = n.inputs[:3]
     rank = n.desc().rank
     last = str(n.attr("data_format", "NHWC")).endswith("C")
@@ -434,7 +434,7 @@ def _fused_batch_norm(n: Node) -> Results:
 
 
 def _batch_norm_activation(n: Node, y: Any) -> Any:
-    """What _FusedBatchNormEx does after the normalisation."""
+    """The activation of _FusedBatchNormEx after the normalisation."""
     if int(n.attr("num_side_inputs", 0)):
         y = n.op("Add", y, n.inputs[5])
     mode = str(n.attr("activation_mode", "Identity"))
@@ -444,7 +444,7 @@ def _batch_norm_activation(n: Node, y: Any) -> Any:
 
 
 def _batch_statistics(n: Node, attrs: dict[str, Any]) -> Results:
-    """Normalisation by the batch's own mean and variance, and the running statistics that come of it."""
+    """Normalisation by the batch's own mean and variance, and the resulting running statistics."""
     x, scale, offset = n.inputs[:3]
     desc = n.desc()
     axis = attrs["channel_axis"]
@@ -468,7 +468,7 @@ def _batch_statistics(n: Node, attrs: dict[str, Any]) -> Results:
 
 @plugin(tensorflow="SoftmaxCrossEntropyWithLogits")
 def _softmax_cross_entropy(n: Node) -> Results:
-    """The loss of each row, and its derivative by the logits."""
+    """The loss of each row, and its gradient with respect to the logits."""
     logits, labels = n.inputs[0], n.inputs[1]
     shape = list(np.broadcast_shapes(n.desc(0).shape, n.desc(1).shape))
     logits, labels = (
@@ -495,7 +495,7 @@ def _sparse_softmax_cross_entropy(n: Node) -> Results:
 
 @plugin(tensorflow=["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"])
 def _fused_batch_norm_gradient(n: Node) -> Results:
-    """The gradients by the input, the scale and the offset, for statistics of the batch or given ones."""
+    """The gradients with respect to input, scale and offset, for batch statistics or given ones."""
     gradient, x, scale, mean, variance = n.inputs[:5]
     desc = n.desc(1)
     axis = desc.rank - 1 if str(n.attr("data_format", "NHWC")).endswith("C") else 1

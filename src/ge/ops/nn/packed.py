@@ -1,4 +1,4 @@
-"""Products with weights of 4 or 8 bits: a task that unpacks them as it reads them, or a product of wide weights."""
+"""Products with 4- or 8-bit weights: a task that unpacks them as it reads, or a product with wide weights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ge.plan import Task, View
 __all__ = ["PackedMatMul", "pack_levels", "packed_product", "unpack_levels"]
 
 _KIND = "packed_matmul"
-_ZEROS, _BIAS = 3, 4  # places among the inputs
+_ZEROS, _BIAS = 3, 4  # positions among the inputs
 
 
 def pack_levels(levels: np.ndarray, bits: int) -> np.ndarray:
-    """Numbers of a few bits along the last axis as bytes, the lowest bits of a byte first.
+    """Pack numbers of a few bits along the last axis into bytes, lowest bits first.
 
     >>> pack_levels(np.array([[1, 2, 15]], np.uint8), 4)
     array([[33, 15]], dtype=uint8)
@@ -36,7 +36,7 @@ def pack_levels(levels: np.ndarray, bits: int) -> np.ndarray:
 
 
 def unpack_levels(packed: np.ndarray, bits: int) -> np.ndarray:
-    """The unsigned numbers that bytes hold.
+    """Unpack bytes to unsigned numbers.
 
     >>> unpack_levels(np.array([33, 15], np.uint8), 4)
     array([ 1,  2, 15,  0], dtype=uint8)
@@ -51,7 +51,7 @@ def unpack_levels(packed: np.ndarray, bits: int) -> np.ndarray:
 def packed_product(
     b: Any, x: Any, weights: Any, scales: Any, zeros: Any = None, bias: Any = None, **attrs: Any
 ) -> Any:
-    """The product of the last axis of x, in any type and shape; other types than the task's are computed in float32."""
+    """The product along the last axis of x, in any type and shape; types other than the task's compute in float32."""
     desc = desc_of(x)
     scales, zeros = (_cast(b, v, "float32") for v in (scales, zeros))
     dtype = desc.dtype if desc.dtype == "bfloat16" else "float32"
@@ -82,7 +82,7 @@ class PackedMatMul(Operator):
     y = Output("T")
     bits = Attr(int, 4)
     group = Attr(int)
-    signed = Attr(bool, False)  # levels are complements of two; those of int8 always are
+    signed = Attr(bool, False)  # levels are two's complement; those of int8 always are
     dataflow = Rows()
     foldable = False
 
@@ -120,7 +120,7 @@ class PackedMatMul(Operator):
             return NotImplemented
         x, w, scales, zeros, bias = (*values, None, None)[:5]
         attrs = {"bits": op.bits, "group": op.group, "signed": op.signed}
-        if desc_of(x).dtype == "bfloat16":  # of a target that computes in float32
+        if desc_of(x).dtype == "bfloat16":  # for a target that computes in float32
             wide = [_cast(builder, v, "float32") for v in (x, bias)]
             return _cast(
                 builder, builder.op("PackedMatMul", wide[0], w, scales, zeros, wide[1], **attrs), "bfloat16"
@@ -164,7 +164,7 @@ def _is_signed(op: NodeView) -> bool:
 
 
 def _levels(b: Any, weights: Any, op: NodeView, depth: int) -> Any:
-    """The levels of weights in float32, from the middle of unsigned ones on."""
+    """The levels of weights in float32, centred for unsigned ones."""
     desc = desc_of(weights)
     if desc.dtype == "int8":
         return b.op("Cast", weights, to="float32")
@@ -176,6 +176,6 @@ def _levels(b: Any, weights: Any, op: NodeView, depth: int) -> Any:
         weights = b.op("Reshape", b.op("Concat", *pairs, axis=2), shape=[rows, 2 * count])
         weights = b.op("Slice", weights, starts=[0, 0], ends=[rows, depth])
     middle = 1 << (op.bits - 1)
-    if op.signed:  # the highest bit turned over, levels count from the middle
+    if op.signed:  # with the top bit flipped, levels count from the middle
         weights = b.op("BitwiseXor", weights, np.uint8(middle))
     return b.op("Sub", b.op("Cast", weights, to="float32"), float(middle))

@@ -86,7 +86,7 @@ def _lowest(dtype: str) -> float | int:
 
 
 def _window_axes(rank: int) -> tuple[int, ...]:
-    """Where the kernel's axes are among those of windows over a tensor of this rank."""
+    """The positions of the kernel's axes among those of windows over a tensor of this rank."""
     return tuple(range(rank, 2 * rank - 2))
 
 
@@ -293,7 +293,7 @@ def _attrs_of(window: Window) -> dict[str, Any]:
 
 
 def _windows_of(n: Node) -> tuple[Window, Window]:
-    """The window as given, and as it is moved (with the border that ceil_mode adds)."""
+    """The window as declared, and as it is applied (with the padding that ceil_mode adds)."""
     sizes = n.desc().shape[2:]
     given = onnx_window(n, n.attr("kernel_shape"), sizes)
     return given, given.ceiled(sizes) if n.attr("ceil_mode", 0) else given
@@ -309,7 +309,7 @@ def _max_pool(n: Node) -> Results:
 
 
 def _flat_indices(n: Node, plane: Any) -> Any:
-    """Positions in the plane as positions in the whole tensor, the plane in row- or column-major order."""
+    """Positions in the plane as positions in the whole tensor, with the plane in row- or column-major order."""
     shape = n.desc().shape
     area, sizes = math.prod(shape[2:]), shape[2:]
     if n.attr("storage_order", 0):
@@ -323,7 +323,7 @@ def _flat_indices(n: Node, plane: Any) -> Any:
 
 @plugin(onnx="AveragePool")
 def _average_pool(n: Node) -> Results:
-    """Where the border counts but the part that ceil_mode adds does not, the border becomes real zeros."""
+    """If the padding counts but the part that ceil_mode adds does not, the padding becomes explicit zeros."""
     given, window = _windows_of(n)
     x: Any = n.inputs[0]
     include = bool(n.attr("count_include_pad", 0))
@@ -380,7 +380,7 @@ def _lrn(n: Node) -> Results:
 
 @plugin(onnx="MaxUnpool")
 def _max_unpool(n: Node) -> Results:
-    """Values written back to where MaxPool found them, zeros elsewhere."""
+    """Scatter values back to where MaxPool found them, zeros elsewhere."""
     shape = n.desc().shape
     kernel = n.attr("kernel_shape")
     strides, pads = n.attr("strides") or [1] * len(kernel), n.attr("pads") or [0] * (2 * len(kernel))
@@ -392,7 +392,7 @@ def _max_unpool(n: Node) -> Results:
     target = n.ints(2, "output_shape") if n.input(2) is not None else [*shape[:2], *inner]
     if len(target) != len(shape):
         raise Unsupported(f"output_shape {target} of MaxUnpool does not go with {n.desc()}")
-    # Indices count in the tensor that was pooled, of the inner sizes.
+    # Indices refer to the pooled tensor, of the inner sizes.
     size = math.prod([*shape[:2], *inner])
     zeros = n.op("BroadcastTo", n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype))), shape=[size])
     indices = n.op("Reshape", indices_of(n, n.inputs[1], [size], from_end=False), shape=[n.desc().size])
@@ -435,7 +435,7 @@ def _avg_pool_tf(n: Node) -> Results:
 
 @plugin(tensorflow="MaxPoolWithArgmax")
 def _max_pool_with_argmax(n: Node) -> Results:
-    """Positions count in the flattened (H, W, C) sample, or in the whole batch."""
+    """Positions refer to the flattened (H, W, C) sample, or to the whole batch."""
     window, form = _tf_pool(n)
     y, plane = n.op("MaxPoolIndices", n.inputs[0], data_format=form, **_attrs_of(window))
     batch, height, width, channels = n.desc().shape
@@ -449,7 +449,7 @@ def _max_pool_with_argmax(n: Node) -> Results:
 
 @plugin(tensorflow="LRN")
 def _lrn_tf(n: Node) -> Results:
-    """TensorFlow's alpha weighs the sum itself, not its mean."""
+    """TensorFlow's alpha scales the sum itself, not its mean."""
     size = 2 * int(n.attr("depth_radius", 5)) + 1
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))
     k = float(n.attr("bias", 1.0))

@@ -1,4 +1,4 @@
-"""What post-ops compute, in NumPy: the reference for products that carry them."""
+"""Post-ops in NumPy: the reference for products with post-ops."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 def apply_post_ops(
     y: np.ndarray, post_ops: Sequence[str], operands: Sequence[np.ndarray | None]
 ) -> np.ndarray:
-    """The result of a product after its post-ops; those of two operands take the operands in order."""
+    """The result of a product after its post-ops; binary ones take the operands in order."""
     rest = iter([o for o in operands if o is not None])
     for text in post_ops:
         kind, *numbers = text.split(",")

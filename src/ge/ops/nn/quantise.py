@@ -174,7 +174,7 @@ class IntegerProduct(Operator):
 def _scaled(
     op: NodeView, total: np.ndarray, arrays: Sequence[np.ndarray | None], channel_axis: int
 ) -> np.ndarray:
-    """The reference of what comes after the sum."""
+    """The reference for the epilogue of the sum."""
     shape = [1] * total.ndim
     shape[channel_axis] = -1
     bias = arrays[2] if len(arrays) > 2 else None
@@ -389,7 +389,7 @@ def _dequantize(n: Node) -> Results:
 
 
 def _axis(n: Node, axis: int) -> int:
-    """The axis is without meaning where the scale is one number."""
+    """The axis is meaningless if the scale is one number."""
     return 0 if n.desc(1).size == 1 else axis
 
 
@@ -414,9 +414,9 @@ def _is_zero(n: Node, value: Any) -> bool:
 
 
 def integer_matmul(n: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
-    """The exact sum of (a - a_zero) * (b - b_zero) as int32: the product of what is stored, corrected.
+    """The exact sum of (a - a_zero) * (b - b_zero) as int32: the product of the stored values, corrected.
 
-    Zero points may be numbers, or vectors: one a row of a, one a column of b.
+    Zero points may be numbers or vectors: one value per row of a, one per column of b.
     """
     b, b_zero = _signed(n, b, b_zero)
     rows, columns = desc_of(a).shape, desc_of(b).shape
@@ -435,7 +435,7 @@ def integer_matmul(n: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
 
 
 def _zero_point(n: Node, value: Any, rank: int, axis: int) -> Any:
-    """A zero point as int32, a vector turned along an axis."""
+    """A zero point as int32, a vector shaped along an axis."""
     wide = value if desc_dtype(value) == "int32" else n.op("Cast", value, to="int32")
     shape = desc_of(wide).shape
     if len(shape) != 1:
@@ -501,8 +501,8 @@ def _conv_attrs(n: Node, window: Window) -> dict[str, Any]:
 def _integer_conv(n: Node, x: Any, w: Any, x_zero: Any, w_zero: Any, window: Window) -> Any:
     """A convolution of 8-bit integers as int32.
 
-    The primitive knows no zero point of the weight; with one, the sums are made in float32, which is exact
-    while they stay below 2 ** 24.
+    The primitive supports no zero point of the weight; with one, the sums are computed in float32, which is exact while
+    they stay below 2 ** 24.
     """
     attrs = _conv_attrs(n, window)
     known = None if x_zero is None else constant_of(x_zero)
@@ -547,8 +547,8 @@ def _qlinear_conv(n: Node) -> Results:
 
 
 def _scaled_conv(n: Node, window: Window) -> Any:
-    """The convolution with its scales in one operator, where all but the data is constant and the weight is
-    symmetric; None elsewhere."""
+    """The convolution with its scales as one operator, if all but the data is constant and the weight is symmetric;
+    else None."""
     known = [n.maybe_const(i) for i in range(1, 9)]
     x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = known
     if any(k is None for k in known[:7]) or (bias is None and n.input(8) is not None):
@@ -579,7 +579,7 @@ def _scaled_conv(n: Node, window: Window) -> Any:
 
 @plugin(onnx="DynamicQuantizeLinear")
 def _dynamic_quantize(n: Node) -> Results:
-    """Scale and zero point from the range of x, which always holds 0."""
+    """Scale and zero point from the range of x, which always contains 0."""
     x = n.inputs[0]
     high = n.op("Maximum", n.op("ReduceMax", x), 0.0)
     low = n.op("Minimum", n.op("ReduceMin", x), 0.0)
@@ -593,7 +593,7 @@ def _dynamic_quantize(n: Node) -> Results:
 
 
 def _fake_range(n: Node, index: int) -> tuple[Any, Any, Any, Any, Any]:
-    """The range given from an input on or by attributes; the same shifted so that zero is a level; the step."""
+    """The range from inputs or attributes; the same range shifted so that zero is a level; the step."""
     low, high = n.input(index), n.input(index + 1)
     if "Args" in n.type:
         low, high = (n.builder.constant(np.float32(n.attr(k, v))) for k, v in (("min", -6.0), ("max", 6.0)))
@@ -609,7 +609,7 @@ def _fake_range(n: Node, index: int) -> tuple[Any, Any, Any, Any, Any]:
     tensorflow=["FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel"]
 )
 def _fake_quantised(n: Node) -> Results:
-    """Rounded to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
+    """Round to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
     low, high, bottom, top, step = _fake_range(n, 1)
     inside = n.op("Minimum", n.op("Maximum", n.inputs[0], bottom), top)
     level = n.op("Floor", n.op("Add", n.op("Div", n.op("Sub", inside, bottom), step), 0.5))
@@ -618,7 +618,7 @@ def _fake_quantised(n: Node) -> Results:
 
 
 def _levels(n: Node, bits: int, signed: bool) -> tuple[float, float]:
-    """The least and greatest level of a symmetric quantisation."""
+    """The smallest and largest level of a symmetric quantisation."""
     if not signed:
         return 0.0, float(2**bits - 1)
     return float(-(2 ** (bits - 1)) + bool(n.attr("narrow_range", False))), float(2 ** (bits - 1) - 1)
@@ -626,7 +626,7 @@ def _levels(n: Node, bits: int, signed: bool) -> tuple[float, float]:
 
 @plugin(tensorflow=[f"QuantizeAndDequantize{version}" for version in ("V2", "V3", "V4")])
 def _quantised_and_back(n: Node) -> Results:
-    """Rounded to levels of one width, so that the range, given or found in the data, just fits."""
+    """Round to levels of equal width, so that the range, given or found in the data, just fits."""
     signed, axis = bool(n.attr("signed_input", True)), int(n.attr("axis", -1))
     bits = n.ints(3, "num_bits")[0] if n.type.endswith("V3") else int(n.attr("num_bits", 8))
     least, most = _levels(n, bits, signed)
@@ -705,14 +705,14 @@ def _dequantize_tf(n: Node) -> Results:
 
 @plugin(tensorflow=[f"FakeQuantWithMinMax{kind}Gradient" for kind in ("Args", "Vars", "VarsPerChannel")])
 def _fake_quantised_gradient(n: Node) -> Results:
-    """Gradients pass inside the (shifted) range; those below and above go to its ends."""
+    """Gradients pass inside the (shifted) range; those below and above go to its bounds."""
     g, x = n.inputs[0], n.inputs[1]
     _, _, bottom, top, _ = _fake_range(n, 2)
     return _passed_inside(n, g, x, bottom, top, [] if "PerChannel" not in n.type else [n.desc().rank - 1])
 
 
 def _passed_inside(n: Node, g: Any, x: Any, low: Any, high: Any, kept: Sequence[int]) -> Results:
-    """A gradient between two bounds, and for operators with bounds as inputs the sums of what is outside."""
+    """A gradient between two bounds and, for operators with bounds as inputs, the sums of what is outside."""
     below, above = n.op("Less", x, low), n.op("Greater", x, high)
     inside = n.op("Select", n.op("Or", below, above), 0.0, g)
     if "Args" in n.type:

@@ -1,4 +1,4 @@
-"""Recurrent layers: primitives for the common cells, step by step for the others."""
+"""Recurrent layers: primitives for the common cells, loops over time for the others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Recurrent(Operator):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, *values: Any) -> Any:
-        """The primitives take 32-bit and 16-bit floats; others go step by step, and all where there are none."""
+        """The primitives support 32-bit and 16-bit floats; other types, and all without primitives, become loops."""
         if op.inputs[0].dtype != "float64" and not decomposes(lookup(op.type), op, builder.target):  # type: ignore[union-attr]
             return NotImplemented
         return _stepwise(builder, op, values)
@@ -202,7 +202,7 @@ def cell_over_time(
     states: list[np.ndarray],
     backwards: bool,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """One direction of a layer: what each step gives, and the last states."""
+    """One direction of a layer: the output of each step, and the last states."""
     y = np.zeros((*x.shape[:2], r.shape[0]), x.dtype)
     for t in range(x.shape[0])[:: -1 if backwards else 1]:
         states = cell(x[t], w, r, bias, states)
@@ -222,7 +222,7 @@ class Options:
     peepholes: tuple[Any, ...] | None = None  # input, output, forget: vectors of H
     input_forget: bool = False
     linear_before_reset: bool = False
-    lengths: Any = None  # (N,) how many steps of each sequence count
+    lengths: Any = None  # (N,) the valid number of steps of each sequence
 
 
 def _gates(b: Any, x: Any, h: Any, w: Any, r: Any, bias: Any, count: int, clip: float | None) -> list[Any]:
@@ -287,7 +287,7 @@ _STEPS: dict[str, Callable[..., list[Any]]] = {"LSTM": _lstm_step, "GRU": _gru_s
 def _one_direction(
     b: Any, type_: str, x: Any, weights: Sequence[Any], states: list[Any], backwards: bool, o: Options
 ) -> tuple[Any, list[Any]]:
-    """One direction of a layer, a loop over time; weights (w, r, bias) have their gates side by side."""
+    """One direction of a layer as a loop over time; weights (w, r, bias) have their gates concatenated."""
     steps = desc_of(x).shape[0]
     if backwards and o.lengths is not None:
         x = b.op("ReverseSequence", x, o.lengths, time_axis=0, batch_axis=1)
@@ -316,7 +316,7 @@ def _plain(type_: str) -> Callable[[Any, Any], Any]:
 
 
 def _flat_gates(b: Any, value: Any, index: int, rank: int) -> Any:
-    """One direction of a weight with its gates side by side in the last axis."""
+    """One direction of a weight with its gates concatenated along the last axis."""
     shape = desc_of(value).shape
     part = (
         value
@@ -327,7 +327,7 @@ def _flat_gates(b: Any, value: Any, index: int, rank: int) -> Any:
 
 
 def _stepwise(b: Any, op: NodeView, values: Sequence[Any]) -> tuple[Any, ...]:
-    """A layer in the library's own form, step by step."""
+    """A layer in the library's own form, as a loop over time."""
     x, w, r, bias, *states = values
     table = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
     names = table[op.type] if op.type != "RNN" or op.activation == "tanh" else ["Relu"]
@@ -351,7 +351,7 @@ def _stacked(b: Any, values: list[Any]) -> Any:
 # -- ONNX --------------------------------------------------------------------------------------------------
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-# Where each of the library's gates is among ONNX's.
+# The position of each of the library's gates among ONNX's.
 _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2), "RNN": (0,)}
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
@@ -389,7 +389,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Callable[
 
 @dataclass
 class _Layer:
-    """An ONNX recurrent node, its pieces in the library's layout."""
+    """An ONNX recurrent node, with its operands in the library's layout."""
 
     n: Node
     x: Any
@@ -436,7 +436,7 @@ def _read_layer(n: Node) -> _Layer:
 
 
 def _bias(n: Node, directions: int, gates: int, hidden: int, order: list[int]) -> Any:
-    """Both biases added up; the new gate of a GRU with linear_before_reset keeps its second one apart."""
+    """The sum of both biases; the new gate of a GRU with linear_before_reset keeps its second bias separate."""
     apart = n.type == "GRU" and bool(n.attr("linear_before_reset", 0))
     if n.input(3) is None:
         zero = n.builder.constant(0.0, dtype=n.desc().dtype)
@@ -483,7 +483,7 @@ def _recurrent(n: Node) -> Results:
 
 
 def _shortened(n: Node) -> Any:
-    """The lengths of the sequences, None when all are as long as x."""
+    """The lengths of the sequences, None if all are as long as x."""
     lengths = n.maybe_const(4)
     steps = n.desc().shape[1 if n.attr("layout", 0) else 0]
     if n.input(4) is None or (lengths is not None and (lengths == steps).all()):
@@ -532,7 +532,7 @@ def _peepholes(layer: _Layer, index: int) -> tuple[Any, ...] | None:
 
 
 def _results(layer: _Layer, y: Any, states: list[Any], directions: int) -> Results:
-    """y (T, N, D * H) as ONNX has it: (T, D, N, H), or (N, T, D, H) when the batch comes first."""
+    """y (T, N, D * H) in ONNX's layout: (T, D, N, H), or (N, T, D, H) if the batch comes first."""
     n = layer.n
     steps, batch = desc_of(layer.x).shape[:2]
     y = n.op("Reshape", y, shape=[steps, batch, directions, layer.hidden])

@@ -1,8 +1,8 @@
-"""Recurrent layers in training: a layer that keeps what its gradient needs, and that gradient.
+"""Recurrent layers in training: a layer that saves what its gradient needs, and that gradient.
 
-What does not wait for the step before is one large product over all steps: the input's part of the gates before the
-steps, the gradients of weights, biases and input after them. A step multiplies only by the recurrent weights. The
-steps are an operator where the cell has one, else a loop.
+Everything that does not depend on the previous step is one large product over all steps: the input's contribution to
+the gates before the steps, the gradients of weights, biases and input after them. A step multiplies only by the
+recurrent weights. The steps are one operator if the cell has one, else a loop.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
     "steps_forward",
 ]
 
-# One step forward: (builder, the input's gates, the state's gates, states) -> (states, values to keep).
+# One step forward: (builder, the input's gates, the state's gates, states) -> (states, values to save).
 Forward = Callable[[Any, Any, Any, list[Any]], tuple[list[Any], list[Any]]]
-# One step back: (builder, kept values, states before, hidden state after, gradients of states) -> gradients of the
-# input's gates, of the state's gates, and of the states before as far as they do not go through the gates.
+# One step backward: (builder, saved values, states before, hidden state after, gradients of states) -> gradients of the
+# input's gates, of the state's gates, and of the states before, excluding their paths through the gates.
 Backward = Callable[[Any, list[Any], Any, Any, list[Any]], tuple[list[Any], list[Any], list[Any]]]
 
 
@@ -47,7 +47,7 @@ class Cell:
     kept: int
     forward: Forward
     backward: Backward
-    operator: str = ""  # for all steps; its gradient is that with Grad
+    operator: str = ""  # for all steps; its gradient has the suffix Grad
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _parts(b: Any, value: Any, count: int) -> list[Any]:
 
 
 def _of_sigmoid(b: Any, gradient: Any, y: Any) -> Any:
-    """Back through a sigmoid whose value is y."""
+    """The gradient through a sigmoid whose value is y."""
     return b.op("Mul", gradient, b.op("Mul", y, b.op("Sub", 1.0, y)))
 
 
@@ -80,8 +80,8 @@ def _of_tanh(b: Any, gradient: Any, y: Any) -> Any:
 
 
 def lstm_step(b: Any, parts: Sequence[Any], c: Any) -> tuple[list[Any], list[Any]]:
-    """The states after a step, and the gates and the cell state before: of parts in the order input, forget, cell,
-    output. A builder other than a graph's (see ge.passes.recurrence.polynomials) makes formulas of it.
+    """The states after a step, and the gates and previous cell state, from parts in the order input, forget, cell,
+    output. With a builder other than a graph's (see ge.passes.recurrence.polynomials) it creates formulas.
     """
     i, f, g, o = (b.op("Tanh" if k == 2 else "Sigmoid", v) for k, v in enumerate(parts))
     after = b.op("Add", b.op("Mul", f, c), b.op("Mul", i, g))
@@ -93,7 +93,7 @@ def _lstm(b: Any, x: Any, h: Any, states: list[Any]) -> tuple[list[Any], list[An
 
 
 def lstm_step_back(b: Any, kept: Sequence[Any], dh: Any, dc: Any) -> tuple[list[Any], Any]:
-    """The gradients of a step's gates and of the cell state before it."""
+    """The gradients of a step's gates and of the previous cell state."""
     i, f, g, o, c = kept
     bent = b.op("Tanh", b.op("Add", b.op("Mul", f, c), b.op("Mul", i, g)))
     dc = b.op("Add", dc, _of_tanh(b, b.op("Mul", dh, o), bent))
@@ -114,8 +114,8 @@ def _lstm_back(
 
 
 def gru_step(b: Any, xs: Sequence[Any], hs: Sequence[Any], before: Any) -> tuple[list[Any], list[Any]]:
-    """The state after a step, and the gates: of parts in the order reset, update, new; the state's part of the new gate
-    is kept with them.
+    """The state after a step, and the gates, from parts in the order reset, update, new; the state's contribution to
+    the new gate is saved with them.
     """
     r, z = (b.op("Sigmoid", b.op("Add", xs[k], hs[k])) for k in range(2))
     n = b.op("Tanh", b.op("Add", xs[2], b.op("Mul", r, hs[2])))
@@ -171,7 +171,7 @@ CELLS = {
 
 
 def _wide(b: Any, value: Any) -> Any:
-    """16-bit floats as float32: states and gates are computed so."""
+    """16-bit floats as float32, in which states and gates are computed."""
     return b.op("Cast", value, to="float32") if desc_of(value).dtype in ("bfloat16", "float16") else value
 
 
@@ -180,13 +180,13 @@ def _as(b: Any, value: Any, dtype: str) -> Any:
 
 
 def _product(b: Any, x: Any, y: Any, bias: Any = None, **turned: bool) -> Any:
-    """A product of matrices, of 16-bit floats in float32."""
+    """A matrix product; of 16-bit floats in float32."""
     narrow = desc_of(x).dtype in ("bfloat16", "float16")
     return b.op("MatMul", x, y, bias, output_dtype="float32" if narrow else None, **turned)
 
 
 def _flat(b: Any, value: Any) -> Any:
-    """All steps of all sequences below one another."""
+    """All steps of all sequences, concatenated."""
     steps, batch, width = desc_of(value).shape
     return b.op("Reshape", value, shape=[steps * batch, width])
 
@@ -208,12 +208,12 @@ def layer(
     """All hidden states (T, N, H), the last states (N, H), and what the gradient needs (T, N, cell.kept * H).
 
     x (T, N, I); weights (G * H, I) and (G * H, H); biases two vectors of G * H, or none. In reverse the steps begin
-    with the last one. A cell state (not a hidden one) stays as it is in the steps that `held` (T, N, 1) marks.
+    with the last one. A cell state (not a hidden one) is unchanged in the steps that `held` (T, N, 1) marks.
     """
     dtype, (steps, batch, _) = desc_of(x).dtype, desc_of(x).shape
     w, r = weights
     bias, recurrent_bias = [_wide(b, v) for v in biases] or [None, None]
-    apart = cell.gates == 3  # the state's part of a gate is scaled: its bias does not go with the other
+    apart = cell.gates == 3  # the state's part of a gate is scaled: its bias cannot be merged with the other
     if bias is not None and not apart:
         bias, recurrent_bias = b.op("Add", bias, recurrent_bias), None
     projected = _product(b, _flat(b, x), w, bias, transpose_b=True)
@@ -228,8 +228,8 @@ def layer(
 
 
 def _held(b: Any, rows: Any, held: Any) -> Any:
-    """Gates (input, forget, cell, output) with a closed input and an open forget gate where `held` says so: their
-    sigmoids are 0 and 1 exactly, and so have no slopes.
+    """Gates (input, forget, cell, output) with a closed input gate and an open forget gate where `held` is set: their
+    sigmoids are exactly 0 and 1, and so have zero slope.
     """
     desc = desc_of(rows)
     shut = np.repeat(np.array([-1e4, 1e4, 0, 0]), desc.shape[-1] // 4)
@@ -241,7 +241,7 @@ def _held(b: Any, rows: Any, held: Any) -> Any:
 def steps_forward(
     b: Any, cell: Cell, rows: Any, r: Any, bias: Any, states: Sequence[Any], reverse: bool
 ) -> list[Any]:
-    """All steps of a layer as a loop over rows of gates: its states, what it keeps (or None), its last states."""
+    """All steps of a layer as a loop over rows of gates: its states, its saved values (or None), its last states."""
     dtype, steps = desc_of(r).dtype, desc_of(rows).shape[0]
 
     def step(inner: Any, counter: Any, before: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -283,7 +283,7 @@ def layer_gradients(
     grad_states: Sequence[Any],
     reverse: bool = False,
 ) -> Gradients:
-    """The gradients of `layer` for those of its results; None stands for zero."""
+    """The gradients of `layer` from those of its results; None stands for zero."""
     dtype = desc_of(y).dtype
     w, r = weights
     before = shifted(b, y, h0, reverse)
@@ -315,8 +315,8 @@ def steps_back(
     grad_states: Sequence[Any],
     reverse: bool,
 ) -> list[Any]:
-    """Back through all steps of a layer as a loop: gradients of the gates as the input and as the states' part have
-    them, and of the first states. What the cell does not read of `before` and `y` may be None.
+    """All steps of a layer backward as a loop: gradients of the gates with respect to the input's and the states'
+    contributions, and of the first states. Those of `before` and `y` that the cell does not read may be None.
     """
     dtype, width = desc_of(r).dtype, desc_of(r).shape[1]
     steps, batch, _ = desc_of(y if kept is None else kept).shape

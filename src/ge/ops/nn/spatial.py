@@ -1,4 +1,4 @@
-"""What convolutions and poolings share: windows over space, borders, and the order of axes."""
+"""Common parts of convolutions and poolings: windows over space, padding, and axis orders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Window:
 
     @classmethod
     def of(cls, kernel: Sequence[int], op: object) -> Window:
-        """The window of an operator, defaults filled in (stride 1, dense, no border)."""
+        """The window of an operator, including defaults (stride 1, dense, no padding)."""
         rank = len(kernel)
         ones, zeros = (1,) * rank, (0,) * rank
         found = {name: getattr(op, name, None) for name in ("strides", "dilations", "pads_begin", "pads_end")}
@@ -60,7 +60,7 @@ class Window:
         )
 
     def problem(self, sizes: Sequence[int]) -> str:
-        """What is wrong with the window over a space of these sizes, "" when nothing is."""
+        """Why the window does not fit a space of these sizes, "" if it does."""
         fields = (self.strides, self.dilations, self.pads_begin, self.pads_end)
         if any(len(f) != len(self.kernel) for f in fields) or len(sizes) != len(self.kernel):
             return f"a window of {len(self.kernel)} axes needs as many strides, dilations, borders and sizes"
@@ -74,16 +74,16 @@ class Window:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """How far the window reaches, holes counted."""
+        """The extent of the window, including dilation."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
     def outputs(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """How many positions the window has."""
+        """The number of window positions."""
         rows = zip(sizes, self.extents, self.strides, self.pads_begin, self.pads_end, strict=True)
         return tuple((size + low + high - extent) // stride + 1 for size, extent, stride, low, high in rows)
 
     def ceiled(self, sizes: Sequence[int]) -> Window:
-        """With the border at the end enlarged so that a last, partial window fits (if it starts inside)."""
+        """The window with its end padding enlarged so that a last, partial window fits (if it starts inside)."""
         ends = []
         rows = zip(sizes, self.extents, self.strides, self.pads_begin, self.pads_end, strict=True)
         for size, extent, stride, low, high in rows:
@@ -95,7 +95,7 @@ class Window:
 
 
 def channels_first_perm(rank: int, data_format: str) -> tuple[int, ...]:
-    """The order of axes that turns a data format into N, C, space.
+    """The permutation from a data format to N, C, space.
 
     >>> channels_first_perm(4, "channels_last")
     (0, 3, 1, 2)
@@ -143,7 +143,7 @@ def channels_last_perm(rank: int, data_format: str) -> tuple[int, ...]:
 
 
 def weight_perm(rank: int, weight_format: str) -> tuple[int, ...]:
-    """The order of axes that turns a weight format into O, I, space.
+    """The permutation from a weight format to O, I, space.
 
     >>> weight_perm(4, "IO")
     (3, 2, 0, 1)
@@ -154,7 +154,7 @@ def weight_perm(rank: int, weight_format: str) -> tuple[int, ...]:
 
 
 def aligned(view: View, rank: int) -> View:
-    """A view with axes of one element added in front up to a rank."""
+    """A view with leading axes of one element added up to a rank."""
     missing = rank - len(view.shape)
     if missing <= 0:
         return view
@@ -163,12 +163,12 @@ def aligned(view: View, rank: int) -> View:
 
 
 def post_operands(inputs: Sequence[View | None], first: int, rank: int, perm: Sequence[int]) -> list[View]:
-    """The operands of post-ops, aligned and permuted as the output is."""
+    """The operands of post-ops, aligned and permuted like the output."""
     return [aligned(v, rank).permute(perm) for v in inputs[first:] if v is not None]
 
 
 def array_windows(x: np.ndarray, window: Window, fill: float) -> np.ndarray:
-    """All windows of an array (N, C, space) as (N, C, positions, kernel); a view where there is no border."""
+    """All windows of an array (N, C, space) as (N, C, positions, kernel); a view if there is no padding."""
     if any((*window.pads_begin, *window.pads_end)):
         border = [(0, 0), (0, 0), *zip(window.pads_begin, window.pads_end, strict=True)]
         x = np.pad(x, border, constant_values=np.asarray(fill).astype(x.dtype))
@@ -193,7 +193,7 @@ def expression_windows(x: tbe.Tensor, window: Window, fill: float) -> tbe.Tensor
 
 
 def onnx_window(n: Node, kernel: Sequence[int], sizes: Sequence[int]) -> Window:
-    """The window an ONNX node describes, with auto_pad resolved for a space of these sizes."""
+    """The window of an ONNX node, with auto_pad resolved for a space of these sizes."""
     rank = len(kernel)
     strides = tuple(n.attr("strides") or (1,) * rank)
     dilations = tuple(n.attr("dilations") or (1,) * rank)
@@ -218,7 +218,7 @@ def same_pads(
     dilations: Sequence[int],
     lower: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Borders that give ceil(size / stride) positions; an odd one goes to the end unless `lower`.
+    """Padding that gives ceil(size / stride) positions; an odd remainder goes to the end unless `lower`.
 
     >>> same_pads([3], [5], [2], [1])
     ((1,), (1,))
@@ -236,7 +236,7 @@ def same_pads(
 
 
 def tf_format(n: Node, rank: int) -> tuple[str, list[int]]:
-    """The data format of a node over N, C and space, and where its spatial axes are."""
+    """The data format of a node over N, C and space, and the positions of its spatial axes."""
     text = str(n.attr("data_format", ""))
     if text in ("", "NHWC", "NDHWC", "NWC", "CHANNELS_LAST"):
         return LAST, list(range(1, rank - 1))
@@ -252,7 +252,7 @@ def tf_window(
     axes: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> Window:
-    """The window a TensorFlow node describes for a space of these sizes; `axes` are where space is."""
+    """The window of a TensorFlow node for a space of these sizes; `axes` are the spatial axes."""
     rank = len(kernel)
     given = list(n.attr("strides", []) if strides is None else strides)
     holes = list(n.attr("dilations", []) or [])
@@ -274,7 +274,7 @@ def tf_window(
 def _spatial_entries(
     n: Node, given: Sequence[int], axes: Sequence[int], rank: int, what: str
 ) -> tuple[int, ...]:
-    """The entries of a per-axis list that belong to space; batch and channels must stay as they are."""
+    """The spatial entries of a per-axis list; those of batch and channels must be neutral."""
     if not given:
         return (1,) * rank
     if len(given) == rank:
@@ -295,7 +295,7 @@ _FUSED_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
 
 
 def fused_activation(n: Node, y: Any, names: Sequence[str], extra: Sequence[Any]) -> Any:
-    """What TensorFlow's optimiser appends to a product or convolution: sums, then an activation."""
+    """The epilogue that TensorFlow's optimiser appends to a product or convolution: sums, then an activation."""
     operands = list(extra)
     for name in names:
         if name == "Add":

@@ -1,4 +1,4 @@
-"""The operation that a node stands for, as candidates see it before memory is planned: with dense operands."""
+"""The operation of a node, as candidates see it before memory is planned: with dense operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["decomposes", "dense_operation", "operation_of", "why_decomposed"]
 
 
 def operation_of(operator: type[Operator], op: NodeView, constant: Collection[int] = ()) -> Operation:
-    """The operation of a node's view; `constant` lists the task's inputs whose values are known beforehand."""
+    """The operation of a node's view; `constant` lists the task's inputs that are constant."""
     assert operator.task is not None
     inputs = [None if d is None else View.of(0, d) for d in op.inputs]
     outputs = [View.of(0, d) for d in op.outputs or operator.describe(op)]
@@ -25,18 +25,18 @@ def operation_of(operator: type[Operator], op: NodeView, constant: Collection[in
 def dense_operation(
     kind: str, inputs: Sequence[TensorDesc | None], outputs: Sequence[TensorDesc], attrs: dict[str, Any]
 ) -> Operation:
-    """The operation of dense operands, absent ones left out."""
+    """The operation of dense operands, without absent ones."""
     views = [View.of(0, d) for d in inputs if d is not None]
     return Operation.of(Task(kind, "", views, [View.of(0, d) for d in outputs], attrs))
 
 
 def decomposes(operator: type[Operator], op: NodeView, target: Target | None) -> bool:
-    """Whether a target runs a node better as the smaller operators of its decomposition; without a target, not yet."""
+    """True if a target runs a node better as its decomposition; False while there is no target."""
     return target is not None and bool(why_decomposed(operator, op, target))
 
 
 def why_decomposed(operator: type[Operator], op: NodeView, target: Target) -> str:
-    """Why a target runs a node as the smaller operators of its decomposition, "" where it does not."""
+    """Why a target runs a node as its decomposition, "" if it does not."""
     operation = operation_of(operator, op)
     if all(candidate.name != DECOMPOSED for candidate in candidates_for(operation.kind, target)):
         return ""

@@ -1,4 +1,4 @@
-"""Gradients and steps of optimizers, as ONNX's training operators describe them."""
+"""Gradients and optimizer steps, as defined by ONNX's training operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOMAIN = "ai.onnx.preview.training"
 
 @plugin(onnx="Gradient", domain=DOMAIN)
 def _gradient(n: Node) -> Results:
-    """The gradients of a named value of the graph by others, at their values there."""
+    """The gradients of a named value of the graph with respect to others, at their values there."""
     names = [*n.attr("xs"), n.attr("y")]
     values = [n.parser.named(name) for name in names]
     given = [*n.inputs[: len(n.attr("xs"))]]
@@ -31,7 +31,7 @@ def _gradient(n: Node) -> Results:
 
 
 def _groups(n: Node, count: int) -> list[tuple[Any, ...]]:
-    """The operands a tensor: its value, its gradient and its states, which ONNX lists kind by kind."""
+    """The operands per tensor: its value, its gradient and its states, which ONNX lists by kind."""
     rest = list(n.inputs[2:])
     if not rest or len(rest) % count:
         raise Unsupported(f"{n.type} needs {count} inputs a tensor, got {len(rest)}")

@@ -1,4 +1,4 @@
-"""Gradients of convolutions by their weights, and of poolings by their inputs."""
+"""Weight gradients of convolutions, and input gradients of poolings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ge.ops.plugins import Node, Results, plugin
 from ge.ops.traits import ImageFormat, Precision, Result
 from ge.plan import Task, View
 
-_PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that primitives of poolings take
+_PRIMITIVE = frozenset({"float32", "bfloat16"})  # element types that pooling primitives support
 
 
 class Windowed(Operator):
@@ -71,7 +71,7 @@ def _wide(array: np.ndarray | None) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
-# -- convolution by its weight ---------------------------------------------------------------------------------
+# -- weight gradients of convolutions --------------------------------------------------------------------------
 
 
 @register
@@ -175,7 +175,7 @@ def _pool_task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequenc
 
 
 def _spread(op: NodeView, shares: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """What each input element gets, from the shares (N, C, positions, kernel) of all windows."""
+    """The sum for each input element, from the shares (N, C, positions, kernel) of all windows."""
     window = _window(op)
     space = len(op.kernel)
     room = [
@@ -251,14 +251,14 @@ class WindowSum(Windowed):
 
 
 def _windows_over_a_place(op: NodeView) -> list[int]:
-    """The most windows along each axis that reach over one place."""
+    """The maximum number of windows along each axis that cover one position."""
     window = _window(op)
     sides = zip(window.kernel, window.dilations, window.strides, strict=True)
     return [-(-((k - 1) * hole + 1) // stride) for k, hole, stride in sides]
 
 
 def _looked_up(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
-    """The gradient of a maximum by positions, on channels-last data as convolutions have it."""
+    """The gradient of a maximum by positions, on channels-last data as for convolutions."""
     assert op.inputs[1] is not None
     rank = op.inputs[1].rank
     order = channels_last_perm(rank, FORMATS[1])
@@ -284,7 +284,7 @@ class MaxPoolGrad(PoolGrad):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
-        """Without a primitive: positions of the maxima, then a scatter; on a GPU every place looks at its windows."""
+        """Without a primitive: positions of the maxima, then a scatter; on a GPU every position visits its windows."""
         dtype = op.inputs[0].dtype  # type: ignore[union-attr]
         if dtype in _PRIMITIVE and not decomposes(lookup(op.type), op, builder.target):
             return NotImplemented
@@ -369,7 +369,7 @@ class AvgPoolGrad(PoolGrad):
 
 
 def _inside(op: NodeView) -> np.ndarray:
-    """Ones where windows meet the image, as (1, 1, positions, kernel)."""
+    """Ones where windows overlap the image, as (1, 1, positions, kernel)."""
     space = _first(TensorDesc(tuple(op.shape), "float32"), op)[2:]
     return array_windows(np.ones((1, 1, *space), np.float32), _window(op), 0)
 
@@ -438,7 +438,7 @@ def _avg_pool_gradient(n: Node) -> Results:
 
 @plugin(tensorflow="MaxPoolGradWithArgmax")
 def _max_pool_gradient_at(n: Node) -> Results:
-    """Each gradient goes to the position that was noted, which counts in a sample or in the whole batch."""
+    """Each gradient goes to the recorded position, which refers to a sample or to the whole batch."""
     gradient, where = n.inputs[1:3]
     shape, count = n.desc().shape, n.desc(1).size
     flat = n.op("Cast", n.op("Reshape", where, shape=[shape[0], count // max(shape[0], 1)]), to="int64")
@@ -454,7 +454,7 @@ def _max_pool_gradient_at(n: Node) -> Results:
 
 @plugin(tensorflow="LRNGrad")
 def _lrn_gradient(n: Node) -> Results:
-    """The sums over neighbouring channels are products with a band of ones."""
+    """Sums over neighbouring channels are products with a band matrix of ones."""
     gradient, x, y = n.inputs[:3]
     radius, channels = int(n.attr("depth_radius", 5)), n.desc().shape[-1]
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))

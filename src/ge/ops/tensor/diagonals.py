@@ -52,7 +52,7 @@ def _diagonal_range(n: Node, index: int) -> tuple[int, int]:
 def _diagonal_grid(
     shape: tuple[int, int], low: int, high: int, align: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each diagonal (highest first) and place in it: row, column, and whether there is such an element."""
+    """For each diagonal (highest first) and position in it: row, column, and whether the element exists."""
     rows, columns = shape
     longest = min(rows + min(high, 0), columns - max(low, 0))
     row, column = (
@@ -72,7 +72,7 @@ def _diagonal_grid(
 
 @plugin(tensorflow=["MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3", "BatchMatrixDiagPart"])
 def _matrix_diag_part(n: Node) -> Results:
-    """Diagonals of matrices, gathered; places that a shorter diagonal lacks hold the padding value."""
+    """Gather diagonals of matrices; positions that a shorter diagonal lacks hold the padding value."""
     *batch, rows, columns = n.desc().shape
     newer = n.type.endswith(("V2", "V3"))
     low, high = _diagonal_range(n, 1) if newer else (0, 0)
@@ -110,7 +110,7 @@ def _matrix_diag(n: Node) -> Results:
 
 
 def _matrix_size(n: Node, longest: int, low: int, high: int) -> tuple[int, int]:
-    """Rows and columns as given; one that is not is the least that holds the diagonals."""
+    """Rows and columns as given; a missing one is the smallest that holds the diagonals."""
     rows, columns = n.ints(2, "num_rows")[0], n.ints(3, "num_cols")[0]
     least_rows, least_columns = longest - min(high, 0), longest + max(low, 0)
     if rows == -1 and columns == -1:

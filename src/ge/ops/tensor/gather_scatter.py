@@ -26,7 +26,7 @@ def _shape(op: NodeView, index: int) -> tuple[int, ...]:
 
 
 def _along_axis(op: NodeView) -> dict[int, dict[str, Any]]:
-    """Indices are positions along the axis of the first input; an axis that is not there is reported later."""
+    """Indices are positions along the axis of the first input; an invalid axis is reported later."""
     shape = _shape(op, 0)
     fits = -len(shape) <= op.axis < len(shape)
     return {1: {"limits": [shape[op.axis]], "from_end": True}} if fits else {}
@@ -65,7 +65,7 @@ class Picked(Dataflow):
         return Sliced({0: part if part.axis < axis else part.at(part.axis - indices.rank + 1)})
 
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
-        """With a vector of indices the axis stays where it is."""
+        """With a vector of indices the axis stays in place."""
         if op.batch_dims or op.inputs[1].rank != 1:  # type: ignore[union-attr]
             return None
         return Reordered(order.perm, {"axis": order.axis(op.axis)}, first_only=True)
@@ -190,7 +190,7 @@ class OneHot(Operator):
     depth = Attr(int)
     axis = Attr(int, -1)
     pattern = Pattern.BROADCAST
-    dataflow = Dataflow()  # an axis of the output is not there in the indices
+    dataflow = Dataflow()  # an axis of the output is missing in the indices
 
     @staticmethod
     def compute(op: NodeView, indices: tbe.Tensor, on: tbe.Tensor, off: tbe.Tensor) -> tbe.Tensor:
@@ -233,7 +233,7 @@ class ScatterElements(Scattering):
 
     @staticmethod
     def expand(builder: Any, op: NodeView, x: Any, indices: Any, updates: Any) -> Any:
-        """One update along the axis, on a GPU: every element looks whether it is the one."""
+        """One update along the axis, on a GPU: every element tests whether it is the target."""
         shape, axis = op.inputs[0].shape, op.axis % op.inputs[0].rank  # type: ignore[union-attr]
         once = tuple(1 if i == axis else n for i, n in enumerate(shape))
         on_gpu = builder.target is not None and builder.target.kind == "cuda"
@@ -352,7 +352,7 @@ def _combined(
 
 
 def as_indices(n: Node, index: int) -> Any:
-    """An input as an index tensor of a type the operators take."""
+    """An input as an index tensor of a supported type."""
     value = n.inputs[index]
     return value if n.desc(index).dtype in INDICES else n.op("Cast", value, to="int64")
 
@@ -412,7 +412,7 @@ def _reverse_sequence(n: Node) -> Results:
 
 @plugin(onnx="OneHot")
 def _one_hot(n: Node) -> Results:
-    """Indices from -depth on are in range."""
+    """Indices from -depth on are valid."""
     depth = int(n.const(1, "depth").reshape(-1)[0])
     indices = n.inputs[0] if n.desc().dtype == "int64" else n.op("Cast", n.inputs[0], to="int64")
     values = n.inputs[2]
@@ -477,7 +477,7 @@ def _gather_nd_tf(n: Node) -> Results:
 
 @plugin(tensorflow="ScatterNd")
 def _scatter_nd_tf(n: Node) -> Results:
-    """Updates added up in a tensor of zeros."""
+    """Updates summed into a tensor of zeros."""
     zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc(1).dtype)))
     shape = n.ints(2, "the shape")
     zeros = n.op("BroadcastTo", zero, shape=shape)
@@ -496,7 +496,7 @@ _SCATTERS = {
 
 @plugin(tensorflow=list(_SCATTERS))
 def _tensor_scatter_tf(n: Node) -> Results:
-    """A NaN among updates is neither the largest nor the smallest; a NaN that is there stays."""
+    """A NaN among updates is neither the largest nor the smallest; an existing NaN stays."""
     updates: Any = n.op("Neg", n.inputs[2]) if n.type == "TensorScatterSub" else n.inputs[2]
     if _SCATTERS[n.type] in ("max", "min") and n.desc().dtype in FLOATS:
         least = float("-inf" if _SCATTERS[n.type] == "max" else "inf")
@@ -520,7 +520,7 @@ def _reverse_sequence_tf(n: Node) -> Results:
 
 @plugin(tensorflow=["DynamicStitch", "ParallelDynamicStitch"])
 def _dynamic_stitch(n: Node) -> Results:
-    """Rows of several tensors at given places of a new one; later rows win."""
+    """Rows of several tensors at given positions of a new one; later rows win."""
     count = len(n.inputs) // 2
     places = [n.const(i, "the places").reshape(-1) for i in range(count)]
     row = list(n.desc(count).shape[n.desc(0).rank :])
@@ -534,7 +534,7 @@ def _dynamic_stitch(n: Node) -> Results:
 
 @plugin(tensorflow="Bucketize")
 def _bucketize(n: Node) -> Results:
-    """How many boundaries are not above each element."""
+    """The number of boundaries not above each element."""
     bounds = np.asarray(n.attr("boundaries", []), np.float32)
     x = n.inputs[0] if n.desc().dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
     shape = [*n.desc().shape, 1]
@@ -550,9 +550,9 @@ def _type_of(value: Any) -> str:
 
 @plugin(tensorflow=["InTopK", "InTopKV2"])
 def _in_top_k(n: Node) -> Results:
-    """Whether fewer than k classes are predicted above the target.
+    """True if fewer than k classes are predicted above the target.
 
-    No where the target is out of range or a prediction of the row is not finite.
+    False if the target is out of range or a prediction of the row is not finite.
     """
     k = n.ints(2, "k")[0] if n.type == "InTopKV2" else int(n.attr("k"))
     predictions, (batch, classes) = n.inputs[0], n.desc().shape
@@ -569,7 +569,7 @@ def _in_top_k(n: Node) -> Results:
 
 @plugin(tensorflow=["Bincount", "DenseBincount"])
 def _bincount(n: Node) -> Results:
-    """How often, or with what weight, each number occurs; larger numbers do not count."""
+    """The count, or total weight, of each number; larger numbers are ignored."""
     size = n.ints(1, "the size")[0]
     shape = n.desc().shape
     weights = n.inputs[2] if n.desc(2).size else None
@@ -604,7 +604,7 @@ def _sparse_to_dense(n: Node) -> Results:
 
 @plugin(tensorflow=["LowerBound", "UpperBound"])
 def _bound_search(n: Node) -> Results:
-    """Where each value belongs in its sorted row: how many elements are below it (or not above it)."""
+    """The insertion point of each value in its sorted row: the number of elements below it (or not above it)."""
     rows, width = n.desc(0).shape
     columns = n.desc(1).shape[1]
     sorted_ = n.op("Reshape", n.inputs[0], shape=[rows, 1, width])
@@ -615,7 +615,7 @@ def _bound_search(n: Node) -> Results:
 
 @plugin(tensorflow="HistogramFixedWidth")
 def _histogram(n: Node) -> Results:
-    """How many values fall into each of the equal parts of a range; what is outside counts at its ends."""
+    """The number of values in each of the equal bins of a range; values outside count in the end bins."""
     low, high = (float(v) for v in n.const(1, "the range").reshape(-1))
     bins = n.ints(2, "the number of bins")[0]
     x = n.op("Cast", n.op("Reshape", n.inputs[0], shape=[n.desc().size]), to="float64")

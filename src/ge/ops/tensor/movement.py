@@ -41,7 +41,7 @@ class Refolded(Dataflow):
     """Axes are joined and split; elements keep their order."""
 
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
-        """A part of an axis is one of the axis, split or joined, that holds the same elements in the same order."""
+        """A part of an axis is one of the split or merged axis that holds the same elements in the same order."""
         before, after = op.inputs[0].shape, op.outputs[0].shape  # type: ignore[union-attr]
         inner = math.prod(after[part.axis + 1 :])
         sizes = [n * inner for n in (part.period, part.start, part.length)]  # in elements
@@ -55,7 +55,7 @@ class Refolded(Dataflow):
         return None
 
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
-        """Where the axes that are joined are neighbours in the source as well, the reshape comes first."""
+        """If the merged axes are adjacent in the source as well, the reshape comes first."""
         after = op.outputs[0].shape
         groups = _axis_groups(op.inputs[0].shape, after)  # type: ignore[union-attr]
         if groups is None or len(groups) < 2:
@@ -74,7 +74,7 @@ class Refolded(Dataflow):
 
 
 def _axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
-    """Runs of axes that a reshape turns into runs of axes, as small as possible; None for empty tensors."""
+    """Minimal runs of axes that a reshape turns into runs of axes; None for empty tensors."""
     if 0 in before or 0 in after:
         return None
     groups: list[tuple[list[int], list[int]]] = []
@@ -95,7 +95,7 @@ def _axis_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list
         groups.append((left, right))
     if not groups:
         return None
-    groups[-1][0].extend(range(i, len(before)))  # what is left has one element an axis
+    groups[-1][0].extend(range(i, len(before)))  # the remaining axes have one element each
     groups[-1][1].extend(range(j, len(after)))
     return groups
 
@@ -392,14 +392,14 @@ class Split(Operator):
     flops = Movement.flops
 
 
-# -- borders and rotations ---------------------------------------------------------------------------------
+# -- padding and rotations -----------------------------------------------------------------------------------
 
 
 class Bordered(Dataflow):
     """A border around the input."""
 
     def slice(self, op: NodeView, part: Part) -> Sliced | None:
-        """Along an axis without a border."""
+        """Along an axis without padding."""
         return None if op.low[part.axis] or op.high[part.axis] else Sliced({0: part})
 
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
@@ -420,7 +420,7 @@ class Pad(Movement):
     dataflow = Bordered()
     reads_once = True
     cost = Cost.PLAIN
-    moves = False  # the border is new
+    moves = False  # the padding is new
     sign = Sign.ANY
 
     @staticmethod
@@ -466,7 +466,7 @@ def _mirrored(i: tbe.Scalar, extent: int) -> tbe.Scalar:
     return tbe.binary("min", inside, 2 * extent - 1 - inside)
 
 
-# For each mode, the element of x found at a position that may be outside of it.
+# For each mode, the element of x at a position that may be outside it.
 _BORDERS: dict[str, Callable[[tbe.Scalar, int], tbe.Scalar]] = {
     "edge": lambda i, extent: tbe.binary("min", tbe.binary("max", i, 0), extent - 1),
     "reflect": _reflected,
@@ -597,7 +597,7 @@ class SpaceToDepth(BlockMove):
         return tbe.reshape(tbe.transpose(split, perm), (n, b * b * c, h // b, w // b))
 
 
-# -- made from positions -----------------------------------------------------------------------------------
+# -- created from positions ----------------------------------------------------------------------------------
 
 
 @register
@@ -663,19 +663,19 @@ class Trilu(Movement):
         return tbe.select(kept, x, tbe.constant(False if x.dtype in BOOL else 0, x.dtype))
 
 
-MAX_TABLE = 1 << 20  # longer rows of numbers are computed when they are needed
+MAX_TABLE = 1 << 20  # longer ranges are computed at run time
 
 # -- ONNX --------------------------------------------------------------------------------------------------
 
 
 def reshaped(n: Node, value: Any, shape: Sequence[int]) -> Any:
-    """A value under another shape; itself when it has that shape."""
+    """A value in another shape; itself if it has that shape."""
     shape = [int(d) for d in shape]
     return value if [int(d) for d in value.shape] == shape else n.op("Reshape", value, shape=shape)
 
 
 def resolved_shape(desc: TensorDesc, target: Sequence[int], zero_copies: bool = True) -> list[int]:
-    """A reshape's target with 0 (same as the input) and -1 (what is left) filled in.
+    """A reshape's target with 0 (same as the input) and -1 (inferred) resolved.
 
     >>> resolved_shape(TensorDesc((2, 3, 4), "float32"), [0, -1])
     [2, 12]
@@ -759,7 +759,7 @@ def _tile(n: Node) -> Results:
 
 @plugin(onnx="Concat")
 def _concat(n: Node) -> Results:
-    """Parts without elements are left out."""
+    """Parts without elements are dropped."""
     axis = int(n.attr("axis", 1))
     axis = axis % n.desc().rank
     parts = [v for i, v in enumerate(n.inputs) if n.desc(i).shape[axis]]
@@ -825,7 +825,7 @@ _PAD_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wra
 
 @plugin(onnx="Pad")
 def _pad(n: Node) -> Results:
-    """Negative borders cut pieces off first."""
+    """Negative padding is cropped first."""
     rank = n.desc().rank
     value = 0.0
     if n.version < 11:
@@ -984,7 +984,7 @@ def _tile_tf(n: Node) -> Results:
 
 
 def _concatenated(n: Node, parts: Sequence[Any], axis: int) -> Any:
-    """Parts without elements are left out."""
+    """Parts without elements are dropped."""
     rank = len(parts[0].shape)
     axis = axis % rank if rank else 0
     kept = [v for v in parts if int(v.shape[axis])] or list(parts[:1])
@@ -1074,7 +1074,7 @@ def _roll_tf(n: Node) -> Results:
 
 
 def filled(n: Node, value: Any, shape: Sequence[int]) -> Any:
-    """A tensor of one value; a small constant is made at once, a large one when it is needed."""
+    """A tensor filled with one value; a small constant is created now, a large one at run time."""
     known = constant_of(value)
     if known is not None and math.prod(shape) * known.dtype.itemsize <= 1 << 20:
         return n.builder.constant(np.full(shape, known.reshape(()), known.dtype), n.name)
@@ -1143,7 +1143,7 @@ def _space_to_depth_tf(n: Node) -> Results:
 
 
 def _blocks_and_borders(n: Node) -> tuple[list[int], list[int], list[int]]:
-    """Block sizes and borders of the operators that exchange space and batch."""
+    """Block sizes and padding of the operators that exchange space and batch."""
     if n.type in ("SpaceToBatch", "BatchToSpace"):
         block, pads = int(n.attr("block_size")), n.ints(1, "the borders")
         return [block, block], pads[0::2], pads[1::2]
@@ -1173,7 +1173,7 @@ def _space_to_batch(n: Node) -> Results:
 
 @plugin(tensorflow=["BatchToSpaceND", "BatchToSpace"])
 def _batch_to_space(n: Node) -> Results:
-    """The inverse: batch entries become blocks of space, then borders are cut off."""
+    """The inverse: batch entries become blocks of space, then the result is cropped."""
     blocks, low, high = _blocks_and_borders(n)
     shape, m = n.desc().shape, len(blocks)
     rank, batch = len(shape), shape[0] // max(math.prod(blocks), 1)
@@ -1222,7 +1222,7 @@ def _extract_image_patches(n: Node) -> Results:
 
 @plugin(tensorflow="MirrorPadGrad")
 def _mirror_pad_gradient(n: Node) -> Results:
-    """What mirrored borders hold is added to where it was taken from, an axis at a time."""
+    """The gradient of mirrored padding is added to its source, one axis at a time."""
     pads = n.ints(1, "the paddings")
     skipped = int(str(n.attr("mode", "REFLECT")) == "REFLECT")  # the edge itself is not mirrored
     y: Any = n.inputs[0]

@@ -1,4 +1,4 @@
-"""TensorFlow's reductions over segments: rows combined by the number of the segment they belong to."""
+"""TensorFlow's segment reductions: rows combined by segment id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ge.ops.tensor.gather_scatter import indices_tf
 
 
 def _neutral(n: Node, reduction: str, dtype: str, finite: bool = True) -> Any:
-    """The element that changes nothing; with `finite` the largest or smallest number instead of an infinity."""
+    """The neutral element; with `finite` the largest or smallest number instead of an infinity."""
     kind = numpy_dtype(dtype)
     if reduction in ("add", "mul"):
         return n.builder.constant(np.asarray(0 if reduction == "add" else 1, kind))
@@ -27,7 +27,7 @@ def _neutral(n: Node, reduction: str, dtype: str, finite: bool = True) -> Any:
 
 
 def _segments(n: Node, data: Any, ids: Any, count: int, reduction: str, empty: Any) -> Any:
-    """Rows combined by their segment's number; negative numbers go to a row that is cut off."""
+    """Rows combined by segment id; negative ids go to a row that is cut off."""
     id_shape = [int(d) for d in ids.shape]
     shape = [int(d) for d in data.shape]
     row = shape[len(id_shape) :]
@@ -51,7 +51,7 @@ _UNSORTED = {
 def _unsorted_segments(n: Node) -> Results:
     reduction, count = _UNSORTED[n.type], n.ints(2, "the number of segments")[0]
     empty = _neutral(n, reduction, n.desc().dtype)
-    least = np.iinfo(numpy_dtype(n.desc(1).dtype)).min  # rows of negative segments are left out
+    least = np.iinfo(numpy_dtype(n.desc(1).dtype)).min  # rows of negative segments are ignored
     ids = in_range(n.builder, n.inputs[1], [count], "segment_ids", int(least))
     return _segments(n, n.inputs[0], ids, count, reduction, empty)
 
@@ -73,7 +73,7 @@ _SORTED = {
 
 @plugin(tensorflow=list(_SORTED))
 def _sorted_segments(n: Node) -> Results:
-    """Segments whose numbers are known; the sparse forms pick the rows first, empty segments are zero."""
+    """Segments with known ids; the sparse forms gather the rows first, empty segments are zero."""
     sparse, reduction = n.type.startswith("Sparse"), _SORTED[n.type]
     ids = n.const(2 if sparse else 1, "the segments")
     data = n.inputs[0]

@@ -1,4 +1,4 @@
-"""TensorFlow's questions about shapes and arithmetic with them; shapes are static, so all become constants."""
+"""TensorFlow's shape queries and shape arithmetic; shapes are static, so all become constants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ge.ops.plugins import Node, Results, plugin
 
 
 def _integers(n: Node, values: Any, attr: str = "out_type") -> Any:
-    """A constant of integers, of the type the node asks for."""
+    """A constant of integers, of the type that the node requests."""
     return n.builder.constant(np.asarray(values, numpy_dtype(str(n.attr(attr, "int32")))), n.name)
 
 
@@ -41,7 +41,7 @@ def _invert_permutation(n: Node) -> Results:
 
 @plugin(tensorflow="ConcatOffset")
 def _concat_offset(n: Node) -> Results:
-    """Where each part starts in a concatenation."""
+    """The offset of each part in a concatenation."""
     axis, total = n.ints(0, "the axis")[0], 0
     results = []
     for i in range(1, len(n.inputs)):
@@ -61,7 +61,7 @@ def _broadcast_args(n: Node) -> Results:
 
 @plugin(tensorflow="BroadcastGradientArgs")
 def _broadcast_gradient_args(n: Node) -> Results:
-    """The axes that a gradient of a broadcast operand is summed over, for both operands."""
+    """The axes over which the gradient of a broadcast operand is summed, for both operands."""
     shapes = [n.ints(0, "a shape"), n.ints(1, "a shape")]
     rank = max(len(s) for s in shapes)
     full = [[1] * (rank - len(s)) + s for s in shapes]
@@ -79,7 +79,7 @@ def _broadcast_gradient_args(n: Node) -> Results:
 
 @plugin(tensorflow="UnravelIndex")
 def _unravel_index(n: Node) -> Results:
-    """Positions in a flattened tensor as positions along its axes."""
+    """Positions in a flattened tensor as indices along its axes."""
     dims = n.ints(1, "the shape")
     kind = numpy_dtype(n.desc().dtype)
     strides = np.cumprod([1, *dims[:0:-1]], dtype=np.int64)[::-1]
@@ -93,7 +93,7 @@ def _unravel_index(n: Node) -> Results:
 
 @plugin(tensorflow=["DataFormatDimMap", "DataFormatVecPermute"])
 def _data_format(n: Node) -> Results:
-    """Axes, or sizes along axes, of one storage order as those of another."""
+    """Axes, or sizes along axes, of one data format converted to another."""
     source, target = (str(n.attr(k, v)) for k, v in (("src_format", "NHWC"), ("dst_format", "NCHW")))
     if n.type == "DataFormatDimMap":
         table = n.builder.constant(np.asarray([target.index(c) for c in source], numpy_dtype(n.desc().dtype)))

@@ -1,4 +1,4 @@
-"""TensorFlow's slices: boxes at known or computed places, with strides and masks, and their gradient."""
+"""TensorFlow's slices: boxes at constant or computed positions, with strides and masks, and their gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ge.ops.tensor.movement import reshaped
 
 @plugin(tensorflow="Slice")
 def _slice_tf(n: Node) -> Results:
-    """A box of known size; where it starts may be computed, then the starts are kept inside the tensor."""
+    """A box of known size; computed starts are clamped to the tensor."""
     shape, sizes = n.desc().shape, n.ints(2, "the size of a slice")
     begins = n.maybe_const(1)
     if begins is None and -1 not in sizes:
@@ -30,7 +30,7 @@ def _slice_tf(n: Node) -> Results:
 
 
 def _moving_box(n: Node, begins: Any, sizes: Sequence[int]) -> Any:
-    """A box whose starts are computed: one gather an axis that it does not fill."""
+    """A box with computed starts: one gather per axis that it does not fill."""
     y: Any = n.inputs[0]
     shape = n.desc().shape
     for axis, (size, extent) in enumerate(zip(sizes, shape, strict=True)):
@@ -46,7 +46,7 @@ def _moving_box(n: Node, begins: Any, sizes: Sequence[int]) -> Any:
 
 @dataclass(frozen=True)
 class _StridedEntry:
-    """One entry of a strided slice: an axis of the input (-1 for a new one) and what is done along it."""
+    """One entry of a strided slice: an axis of the input (-1 for a new one) and its operation."""
 
     axis: int
     position: int  # in begin, end and strides; -1 for an axis that an ellipsis covers
@@ -56,7 +56,7 @@ class _StridedEntry:
 
 
 def _strided_entries(n: Node, count: int, rank: int) -> list[_StridedEntry]:
-    """The entries of a strided slice of a tensor of some rank, ellipsis and masks resolved."""
+    """The entries of a strided slice of a tensor of some rank, with ellipsis and masks resolved."""
     masks = {
         name: int(n.attr(f"{name}_mask", 0))
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
@@ -117,7 +117,7 @@ def _strided_range(
 
 
 def _boxed(n: Node, entries: Sequence[_StridedEntry], found: Sequence[tuple[int, int, int]]) -> Any:
-    """The slice, then axes taken away and added."""
+    """The slice, then axes removed and added."""
     shape = n.desc().shape
     y: Any = n.inputs[0]
     if any(f != (0, d, 1) for f, d in zip(found, shape, strict=True)):
@@ -127,7 +127,7 @@ def _boxed(n: Node, entries: Sequence[_StridedEntry], found: Sequence[tuple[int,
 
 
 def _moving_strided_slice(n: Node, entries: Sequence[_StridedEntry]) -> Any:
-    """A slice at computed positions: an axis is taken whole, at known places, or from a place on for a known size."""
+    """A slice at computed positions: each axis whole, at constant positions, or from a position for a known size."""
     y: Any = n.inputs[0]
     steps = n.ints(3, "the strides")
     target = []
@@ -145,7 +145,7 @@ def _moving_strided_slice(n: Node, entries: Sequence[_StridedEntry]) -> Any:
 
 
 def _places(n: Node, e: _StridedEntry, step: int, extent: int) -> Any:
-    """The places along an axis that an entry takes; None when it takes all."""
+    """The positions along an axis that an entry selects; None for all."""
     first = _offset(n.inputs[1], e.position)
     last = _offset(n.inputs[2], e.position)
     if not e.shrink and (e.open_begin or not first[0]) and (e.open_end or not last[0]):
@@ -164,7 +164,7 @@ def _places(n: Node, e: _StridedEntry, step: int, extent: int) -> Any:
 
 
 def _offset(value: Any, position: int) -> tuple[str, int]:
-    """An element of a vector of integers as a computed value (by name, "" for none) plus a number."""
+    """An element of an integer vector as a computed value (by name, "" for none) plus a constant."""
     known, added = constant_of(value), 0
     while known is None:
         node = value.producer()
@@ -194,7 +194,7 @@ def _offset(value: Any, position: int) -> tuple[str, int]:
 
 @plugin(tensorflow="TensorStridedSliceUpdate")
 def _strided_slice_update(n: Node) -> Results:
-    """A tensor with the box that a strided slice would take replaced."""
+    """A tensor with the box of a strided slice replaced."""
     shape = n.desc().shape
     begins, ends, strides = (n.ints(i, "a position of a slice") for i in (1, 2, 3))
     entries = _strided_entries(n, len(begins), len(shape))
@@ -211,7 +211,7 @@ def _boxed_shape(entries: Sequence[_StridedEntry], found: Sequence[tuple[int, in
 
 
 def _spread_back(n: Node, x: Any, found: Sequence[tuple[int, int, int]], shape: Sequence[int]) -> Any:
-    """The result of a strided slice back where it was taken, zeros elsewhere."""
+    """The result of a strided slice scattered back to its source positions, zeros elsewhere."""
     sizes = [len(range(*f)) for f in found]
     y = reshaped(n, x, sizes)
     turned = [axis for axis, f in enumerate(found) if f[2] < 0]
@@ -222,7 +222,7 @@ def _spread_back(n: Node, x: Any, found: Sequence[tuple[int, int, int]], shape: 
 
 @plugin(tensorflow="StridedSliceGrad")
 def _strided_slice_grad(n: Node) -> Results:
-    """The gradient of a strided slice: zeros but for the box it had taken."""
+    """The gradient of a strided slice: zeros except in its box."""
     shape = n.ints(0, "the shape")
     begins, ends, strides = (n.ints(i, "a position of a slice") for i in (1, 2, 3))
     entries = _strided_entries(n, len(begins), len(shape))
@@ -231,7 +231,7 @@ def _strided_slice_grad(n: Node) -> Results:
 
 
 def _spread_out(n: Node, x: Any, starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> Any:
-    """x at every steps-th place from starts on, in a tensor of zeros."""
+    """x at every steps-th position from starts on, in a tensor of zeros."""
     sizes = [int(d) for d in x.shape]
     if any(s != 1 for s in steps):
         apart = reshaped(n, x, [d for s in sizes for d in (s, 1)])

@@ -1,4 +1,4 @@
-"""Sorting and selection: order, the largest, the distinct, the nonzero, the kept boxes."""
+"""Sorting and selection: order, top-k, unique, nonzero, non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 def _along_last(builder: Any, op: NodeView, x: Any, **attrs: Any) -> Any:
-    """The kernels work along the last axis: bring it there and back."""
+    """Transpose around the kernels, which work along the last axis."""
     desc = op.inputs[0]
     assert desc is not None
     axis = op.axis % desc.rank
@@ -131,7 +131,7 @@ class ArgSort(Sort):
         return [_order(_plain(arrays[0]), op.descending).astype(np.int64)]
 
 
-# -- results whose size depends on the data ----------------------------------------------------------------
+# -- data-dependent result sizes ---------------------------------------------------------------------------
 
 
 @register
@@ -172,7 +172,7 @@ class Unique(Operator):
 
 
 def distinct(x: np.ndarray, axis: int | None, in_order: bool, equal_nan: bool = True) -> list[np.ndarray]:
-    """numpy.unique with all its results, sorted or in the order of appearance."""
+    """numpy.unique with all its results, sorted or in order of appearance."""
     y, first, inverse, counts = np.unique(x, True, True, True, axis=axis, equal_nan=equal_nan)
     inverse = inverse.reshape(-1)
     if not in_order:
@@ -315,7 +315,7 @@ def _kept(boxes: np.ndarray, scores: np.ndarray, op: NodeView) -> list[int]:
 
 
 def _overlaps(a: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of a box with others."""
+    """Intersection over union of a box and others."""
     size = np.maximum(np.minimum(a[2:], others[:, 2:]) - np.maximum(a[:2], others[:, :2]), 0)
     shared = (size[:, 0] * size[:, 1]).astype(np.float64)
     own, areas = (((c[..., 2] - c[..., 0]) * (c[..., 3] - c[..., 1])).astype(np.float64) for c in (a, others))
@@ -425,7 +425,7 @@ class BoxSelection(Operator):
 
 
 def _softly_kept(boxes: np.ndarray, scores: np.ndarray, op: NodeView) -> list[tuple[int, float]]:
-    """Positions and scores in falling order; each kept box drops its neighbours, or lowers their scores."""
+    """Positions and scores in descending order; each kept box drops its neighbours, or lowers their scores."""
     least = -np.inf if op.score_threshold is None else op.score_threshold
     left = {i: float(s) for i, s in enumerate(scores) if s > least}
     kept: list[tuple[int, float]] = []
@@ -561,7 +561,7 @@ def _unique_tf(n: Node) -> Results:
 
 @plugin(tensorflow="ListDiff")
 def _list_diff(n: Node) -> Results:
-    """The elements of x that are not in y, and where they are; both known."""
+    """The elements of x that are not in y, and their positions; both constant."""
     x, y = n.const(0, "the list"), n.const(1, "the other list")
     kept = np.flatnonzero(~np.isin(x, y))
     return [n.builder.constant(x[kept]), n.builder.constant(kept.astype(str(n.attr("out_idx", "int32"))))]
@@ -569,7 +569,7 @@ def _list_diff(n: Node) -> Results:
 
 @plugin(tensorflow=[f"NonMaxSuppression{version}" for version in ("", "V2", "V3", "V4", "V5")])
 def _nms_tf(n: Node) -> Results:
-    """Padded to the largest number the size is known; else it depends on the data."""
+    """With padding to the maximum number the size is known; otherwise it depends on the data."""
 
     def real(index: int, default: float | None) -> float | None:
         return default if n.input(index) is None else float(n.const(index, "a threshold").reshape(()))
@@ -590,7 +590,7 @@ def _nms_tf(n: Node) -> Results:
 
 @plugin(tensorflow="NthElement")
 def _nth_element(n: Node) -> Results:
-    """The element that would be at place n of each sorted row."""
+    """The element at position n of each row, once sorted."""
     place, extent = n.ints(1, "n")[0], n.desc().shape[-1]
     values, _ = n.op("TopK", n.inputs[0], k=place + 1, largest=bool(n.attr("reverse", False)))
     lead = list(n.desc().shape[:-1])
