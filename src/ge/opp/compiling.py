@@ -1,4 +1,4 @@
-"""Compiling the C++ files of an operator project into one library."""
+"""Compiles the C++ files of an operator project into one library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MESSAGE = re.compile(
 
 
 def include_directory() -> Path:
-    """Where the headers for kernels and prototypes are."""
+    """The directory of the headers for kernels and prototypes."""
     return Path(__file__).resolve().parent / "include"
 
 
@@ -43,8 +43,8 @@ def compile_library(
 ) -> None:
     """Compile and link sources with the entry points that the runtime expects.
 
-    `entries` adds those of inference functions ("proto") and of parse functions ("plugin"). An error names the file
-    and line of the first message.
+    `entries` adds those of inference functions ("proto") and of parse functions ("plugin"). An error names the file and
+    line of the first message.
     """
     own = include_directory()
     mains = [own / "npu_opp_main.cc", *(own / f"npu_opp_{entry}.cc" for entry in sorted(entries))]
@@ -53,7 +53,7 @@ def compile_library(
 
 
 def check_source(source: Path, includes: Sequence[Path] = ()) -> None:
-    """Raise the error that a source file gives by itself."""
+    """Raise the error of compiling a source file by itself."""
     _run(includes, ["-fsyntax-only", str(source)])
 
 

@@ -8,7 +8,7 @@ REG_OP(Swoosh)
 
 REGISTER_CUSTOM_OP("Swoosh").FrameworkType(TENSORFLOW).OriginOpType("Swoosh").ParseParamsFn(AutoMappingFn);
 
-A declaration that is wrong is a fault: it is raised, or added to the list that the caller gives, and the rest is read.
+An invalid declaration is a fault: it is raised, or added to the caller's list, and the rest is read.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def plugins_of(path: Path, faults: Faults | None = None) -> list[PluginSpec]:
 
 
 def _each(path: Path, macro: str, reader: Callable[..., T], faults: Faults | None) -> list[T]:
-    """What a reader makes of every declaration of a file."""
+    """Apply a reader to every declaration of a file."""
     collected = Faults(strict=True) if faults is None else faults
     found: list[T] = []
     with collected.part():
@@ -143,7 +143,7 @@ def _dtypes(path: Path, line: int, text: str) -> tuple[str, ...]:
             raise _malformed(path, line, f"TensorType::{group[1]} is unknown", f"use {', '.join(_GROUPS)}")
         return tuple(sorted(_GROUPS[group[1]]))
     names = re.findall(r"DT_\w+", text)
-    # Types that tensors here never have (strings, complex numbers) are left out.
+    # Types that our tensors never have (strings, complex numbers) are dropped.
     return tuple(dict.fromkeys(DTYPES[name] for name in names if name in DTYPES))
 
 
@@ -230,7 +230,7 @@ def _chains(path: Path, macro: str) -> Iterator[tuple[int, list[tuple[str, str]]
 
 
 def without_comments(text: str) -> str:
-    """The text with comments blanked, lines kept."""
+    """The text with comments blanked, preserving lines."""
 
     def blank(match: re.Match[str]) -> str:
         return match[0] if match[0].startswith('"') else re.sub(r"[^\n]", " ", match[0])

@@ -1,4 +1,4 @@
-"""Shared libraries that are built once, at first use, against the headers of an installed framework."""
+"""Shared libraries built on first use against the headers of an installed framework."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["library"]
 def library(source: Path, framework: str, flags: Sequence[str]) -> Path:
     """The library of a C++ source for a framework (its name and version), from the cache folder or built now.
 
-    Each is the only file of a folder, so that a framework can be given the folder to look for plug-ins.
+    Each is the only file of its folder, so that a framework can search the folder for plug-ins.
     """
     content = f"{framework}{sysconfig.get_config_var('SOABI')}{flags}".encode() + source.read_bytes()
     package = source.parent.name
@@ -54,4 +54,4 @@ def _build(source: Path, target: Path, framework: str, flags: Sequence[str]) -> 
                 f"{source.name} cannot be built against {framework}: {done.stderr.strip()[-2000:]}",
                 remedy="is it a version that the documentation names?",
             )
-        os.replace(made, target)  # complete or not there, whoever else builds it
+        os.replace(made, target)  # atomic, in case another process builds it too

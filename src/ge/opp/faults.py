@@ -26,7 +26,7 @@ class Faults:
 
     @contextlib.contextmanager
     def part(self) -> Iterator[None]:
-        """A part of a project: its error is kept, and what follows goes on."""
+        """A part of a project: records its error and continues."""
         try:
             yield
         except GeError as error:

@@ -1,4 +1,4 @@
-"""The information files (`.ini`) of operator projects: what an implementation takes.
+"""The information files (`.ini`) of operator projects: what an implementation accepts.
 
     [Swoosh]
     input0.name=x
@@ -13,7 +13,7 @@
     opFile.value=swoosh
     opInterface.value=swoosh
 
-The element types and formats of all ports are columns: the n-th of each go together.
+The element types and formats of all ports are columns: the n-th entries form a combination.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ATTRS = {
 
 @dataclass(frozen=True)
 class Information:
-    """What one section says."""
+    """The contents of one section."""
 
     type: str
     inputs: tuple[PortSpec, ...]
@@ -126,7 +126,7 @@ def _listed(text: str) -> list[str]:
 
 
 def _columns(path: Path, type_: str, ports: Sequence[_Port]) -> tuple[tuple[tuple[str, ...], ...], str]:
-    """The combinations that values here can have, and why there is none."""
+    """The supported combinations, and the reason if there is none."""
     lengths = {len(dtypes) for _, dtypes, _ in ports if dtypes}
     if not lengths:
         return (), ""
@@ -149,7 +149,7 @@ def _columns(path: Path, type_: str, ports: Sequence[_Port]) -> tuple[tuple[tupl
 
 
 def _filled(items: Sequence[str], count: int) -> list[str]:
-    """Formats of all columns: one stands for all, those that are not there are ND."""
+    """Formats of all columns: a single one applies to all, missing ones are ND."""
     rest = items[0] if len(items) == 1 else "ND"
     return [*items, *[rest] * (count - len(items))]
 

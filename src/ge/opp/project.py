@@ -1,4 +1,4 @@
-"""Operator projects: directories laid out the usual way, read and built into a package.
+"""Operator projects: directories in the usual layout, read and built into a package.
 
 op_proto/*.h, *.cc            prototypes (REG_OP) and their inference functions in C++
 op_proto/*.py                 inference in Python: infer(op), verify(op); the file is named like the operator
@@ -10,8 +10,8 @@ framework/tf_plugin/*.cc      plugins: REGISTER_CUSTOM_OP, attributes by name or
 framework/onnx_plugin/*.cc
 framework/**/*.py, operators/*.py        plugins and operators in Python
 
-A project is built part by part: what is wrong with a declaration, an information, a file of C++ or of Python is a
-fault of the package, and what does not need that part is built.
+A project is built part by part: an error in a declaration, an information file, a C++ or a Python file is a fault of
+the package, and everything that does not depend on that part is built.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DYNAMIC = ("3", "4")  # subTypeOfInferShape: the shape is known when the kernel
 
 @dataclass
 class Project:
-    """What a project's files say."""
+    """The contents of a project's files."""
 
     root: Path
     name: str
@@ -56,7 +56,7 @@ class Project:
     faults: Faults = field(default_factory=Faults)
 
     def has(self, type_: str, path: Path) -> bool:
-        """Whether an operator is declared; that it is not is a fault, unless its declaration was one."""
+        """True if an operator is declared; a missing declaration is a fault, unless the declaration itself was one."""
         if type_ in self.operators:
             return True
         if type_ not in {error.operator for error in self.faults.found}:
@@ -74,7 +74,7 @@ class Project:
 
 
 def read(root: Path, name: str = "") -> Project:
-    """Read a project; what is wrong with its parts is in its faults, with the place."""
+    """Read a project; errors in its parts are recorded as faults, with their location."""
     if not root.is_dir():
         raise GeError("E10612", f"there is no directory {root}", remedy="give the directory of the project")
     project = Project(_inner(root), name or _package_name(root))
@@ -93,7 +93,7 @@ def read(root: Path, name: str = "") -> Project:
 
 
 def _inner(root: Path) -> Path:
-    """The directory with the parts of a project: the one given, or the only one below it that has some."""
+    """The directory with the parts of a project: the given one, or its only subdirectory with parts."""
     parts = ("op_proto", "tbe", "cpukernel", "framework", "operators")
     if any((root / part).is_dir() for part in parts):
         return root
@@ -102,7 +102,7 @@ def _inner(root: Path) -> Path:
 
 
 def _package_name(root: Path) -> str:
-    """The name of a directory with what a name cannot have replaced.
+    """A directory's name with invalid characters replaced.
 
     >>> _package_name(Path("/projects/1 custom op"))
     'opp_1_custom_op'
@@ -112,9 +112,9 @@ def _package_name(root: Path) -> str:
 
 
 def build(root: Path, target: Path, name: str = "", version: str = "1.0") -> tuple[PackageSpec, Path]:
-    """Build a project and install it below the target directory; its description and its directory.
+    """Build a project and install it below the target directory; returns its description and its directory.
 
-    The description has the faults of parts that were left out. A project of which nothing is left is an error.
+    The description lists the faults of parts that were skipped. A project of which nothing is left is an error.
     """
     project = read(root, name)
     _require_something(project)
@@ -204,7 +204,7 @@ def _by_file_name(project: Project, path: Path) -> str:
 
 
 def _adopt(project: Project, info: Information) -> None:
-    """An operator that only its information declares."""
+    """Add an operator that only its information file declares."""
     if info.type not in project.operators:
         if not info.inputs and not info.outputs:
             raise GeError(
@@ -244,7 +244,7 @@ def _take_tbe(project: Project, info: Information, path: Path) -> None:
 
 
 def _joined(before: TbeSpec | None, new: TbeSpec) -> TbeSpec:
-    """The information of two processors about one file: what either takes."""
+    """The information of two processors about one file: the union of what they accept."""
     if before is None or (before.file, before.function) != (new.file, new.function) or before.refused:
         return new
     if new.refused:
@@ -255,7 +255,7 @@ def _joined(before: TbeSpec | None, new: TbeSpec) -> TbeSpec:
 
 
 def _ordered_columns(spec: OperatorSpec, info: Information) -> tuple[tuple[str, ...], ...]:
-    """The columns in the order of the prototype's ports; types the prototype does not have are left out."""
+    """The columns in the order of the prototype's ports, without types that the prototype lacks."""
     names = [p.name for p in (*info.inputs, *info.outputs)]
     ports = [p for p in (*spec.inputs, *spec.outputs) if p.name in names]
     if len(ports) != len(names):
@@ -299,7 +299,7 @@ def _read_kernels(project: Project) -> None:
 
 
 def _kernel_names(path: Path) -> list[str]:
-    """The types of a file's kernels; a constant may stand for the text."""
+    """The types of a file's kernels, as literals or constants."""
     text = cpp.without_comments(path.read_text(errors="replace"))
     found = []
     for name in _KERNEL.findall(text):
@@ -330,7 +330,7 @@ def _read_plugins(project: Project) -> None:
 
 
 def _drop_incomplete(project: Project) -> None:
-    """Leave out operators that lack something, and plugins for operators that are not there."""
+    """Skip incomplete operators, and plugins for missing operators."""
     for type_ in list(project.operators):
         cause, remedy = _lack(project.operators[type_])
         if cause:
@@ -349,7 +349,7 @@ def _drop_incomplete(project: Project) -> None:
 
 
 def _lack(spec: OperatorSpec) -> tuple[str, str]:
-    """What an operator needs and does not have, and the remedy."""
+    """What an operator lacks, and the remedy."""
     usable = spec.tbe is not None and not spec.tbe.refused
     if not usable and not spec.aicpu:
         remedy = "add tbe/impl with its information, or a kernel in cpukernel/impl"
@@ -392,7 +392,7 @@ def _described(project: Project, version: str, library: str) -> PackageSpec:
 
 
 def _compile(project: Project, staged: Path) -> str:
-    """Compile the C++ files into a library; its name, "" without any. Files that do not compile are left out."""
+    """Compile the C++ files into a library; returns its name, "" if there are none. Skips files that do not compile."""
     includes = _include_folders(project)
     if not project.sources:
         return ""
@@ -405,7 +405,7 @@ def _compile(project: Project, staged: Path) -> str:
         for path in list(project.sources):
             with project.faults.part():
                 _leave_out_unless_sound(project, path, includes)
-        if len(project.faults.found) == before:  # each compiles, but not all together
+        if len(project.faults.found) == before:  # each compiles separately, but not all together
             raise error
     _drop_incomplete(project)
     _require_something(project)
@@ -413,7 +413,7 @@ def _compile(project: Project, staged: Path) -> str:
 
 
 def _leave_out_unless_sound(project: Project, path: Path, includes: Sequence[Path]) -> None:
-    """Leave out a C++ file that does not compile, with all that it gives."""
+    """Skip a C++ file that does not compile, and everything it declares."""
     try:
         check_source(path, includes)
     except GeError as error:
@@ -454,7 +454,7 @@ def _load_all(spec: PackageSpec, staged: Path) -> bool:
 
 
 def _trial(project: Project, spec: PackageSpec, staged: Path) -> bool:
-    """Load every file of a package once, in a process of its own; False when operators had to be left out."""
+    """Load every file of a package once, in another process; False if operators had to be skipped."""
     try:
         _load_apart(spec, staged)
         return True
@@ -474,7 +474,7 @@ def _load_apart(spec: PackageSpec, staged: Path) -> None:
 
 
 def _keep_if_loaded(project: Project, spec: PackageSpec, staged: Path) -> None:
-    """Leave out the TBE implementation of an operator whose file does not load."""
+    """Skip the TBE implementation of an operator whose file does not load."""
     (operator,) = spec.operators
     try:
         _load_apart(spec, staged)

@@ -1,4 +1,4 @@
-"""Resizing, an axis at a time: each output position is a weighted sum of a few input positions."""
+"""Resizing, one axis at a time: each output position is a weighted sum of a few input positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
-MAX_TAPS = 4  # more taps a position are a matrix product
+MAX_TAPS = 4  # more taps per position become a matrix product
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ _COORDINATES: dict[str, Callable[[np.ndarray, Axis], np.ndarray]] = {
 
 
 def _symmetric(i: np.ndarray, a: Axis) -> np.ndarray:
-    """half_pixel, kept symmetric when the size is not a whole multiple."""
+    """half_pixel, kept symmetric if the size is not an integral multiple."""
     adjustment = a.out / (a.scale * a.size)
     offset = a.size / 2 * (1 - adjustment)
     return offset + (i + 0.5) / a.scale - 0.5
@@ -53,7 +53,7 @@ def _cropped(i: np.ndarray, a: Axis) -> np.ndarray:
     return start * (a.size - 1) + i * (end - start) * (a.size - 1) / (a.out - 1)
 
 
-# Which neighbour is the nearest, by rounding mode.
+# The nearest neighbour, by rounding mode.
 _ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
@@ -133,7 +133,7 @@ class Resize(Operator):
 
 
 def _axes_of(op: NodeView) -> list[tuple[int, Axis]]:
-    """The axes that change, the one that shrinks most first (it leaves the least work to the others)."""
+    """The axes that change, the one that shrinks most first (it leaves the least work for the others)."""
     shape = op.inputs[0].shape  # type: ignore[union-attr]
     found = []
     for index, (axis, out) in enumerate(zip(op.axes, op.sizes, strict=True)):
@@ -147,7 +147,7 @@ def _axes_of(op: NodeView) -> list[tuple[int, Axis]]:
 
 
 def _along(builder: Any, op: NodeView, x: Any, axis: int, part: Axis) -> tuple[Any, np.ndarray]:
-    """x resized along one axis, and which output positions are outside (and are extrapolated)."""
+    """x resized along one axis, and the output positions outside (which are extrapolated)."""
     where = _COORDINATES[op.coordinates](np.arange(part.out, dtype=np.float64), part)
     beyond = np.zeros(part.out, bool)
     if op.coordinates == "tf_crop_and_resize":
@@ -160,7 +160,7 @@ def _along(builder: Any, op: NodeView, x: Any, axis: int, part: Axis) -> tuple[A
 
 
 def taps(op: NodeView, where: np.ndarray, part: Axis) -> tuple[np.ndarray, np.ndarray]:
-    """The input positions each output position reads (out, taps), clamped, and their weights."""
+    """The input positions that each output position reads (out, taps), clamped, and their weights."""
     stretch = max(1 / part.scale, 1.0) if op.antialias else 1.0
     kernel, reach = (_linear, 1) if op.mode == "linear" else (_cubic(op.cubic_a), 2)
     support = reach * stretch
@@ -297,7 +297,7 @@ def _image_axes(n: Node) -> list[tuple[int, int, int]]:
 
 
 def _scale_tf(n: Node, size: int, out: int) -> np.float32:
-    """How far apart output positions are in the input, in single precision as TensorFlow has it."""
+    """The distance of output positions in the input, in single precision as in TensorFlow."""
     if n.attr("align_corners", False) and out > 1:
         return np.float32(size - 1) / np.float32(out - 1)
     return np.float32(size) / np.float32(out)
@@ -320,7 +320,7 @@ Taps = tuple[np.ndarray, np.ndarray]
 
 
 def _separable(n: Node, x: Any, taps_of: Callable[[int, int], Taps]) -> Any:
-    """Images resized along height and width by the taps (positions read and weights) of each axis."""
+    """Images resized along height and width by the taps (positions and weights) of each axis."""
     for axis, size, out in _image_axes(n):
         indices, weights = taps_of(size, out)
         x = _weighted(n.builder, x, axis, Axis(size, out, out / size), indices, weights)
@@ -353,11 +353,11 @@ def _resize_nearest(n: Node) -> Results:
     return _separable(n, n.inputs[0], lambda size, out: _nearest_taps(n, size, out))
 
 
-_CUBIC_STEPS = 1024  # TensorFlow looks weights up in a table of this many places between two pixels
+_CUBIC_STEPS = 1024  # entries of TensorFlow's table of weights between two pixels
 
 
 def _cubic_taps(n: Node, size: int, out: int) -> Taps:
-    """With pixel centres at halves, pixels outside do not count; else they repeat the border."""
+    """With half-pixel centres, pixels outside do not count; otherwise they repeat the border."""
     centred = bool(n.attr("half_pixel_centers", False))
     where = _places_tf(n, size, out).astype(np.float64)
     low = np.floor(where)
@@ -376,7 +376,7 @@ def _resize_bicubic(n: Node) -> Results:
 
 
 def _taps_of_matrix(matrix: np.ndarray) -> Taps:
-    """A matrix (out, size) as the positions each row reads and their weights."""
+    """A matrix (out, size) as the positions that each row reads and their weights."""
     count = max(int((matrix != 0).sum(axis=1).max(initial=1)), 1)
     order = np.argsort(matrix == 0, axis=1, kind="stable")[:, :count]
     return order.astype(np.int64), np.take_along_axis(matrix, order, 1)
@@ -414,7 +414,7 @@ def _mitchell(x: np.ndarray) -> np.ndarray:
     return np.where(x >= 2, 0.0, np.where(x >= 1, far, near))
 
 
-# Kernels by name: how far they reach, and their weights.
+# Kernels by name: their radius, and their weights.
 _KERNELS: dict[str, tuple[float, Callable[[np.ndarray], np.ndarray]]] = {
     "lanczos1": _lanczos(1.0),
     "lanczos3": _lanczos(3.0),
@@ -446,7 +446,7 @@ def _kernel_matrix(n: Node, index: int, size: int, out: int) -> np.ndarray:
 
 @plugin(tensorflow="ScaleAndTranslate")
 def _scale_and_translate(n: Node) -> Results:
-    """Resampling by a kernel, widened when it shrinks; places outside of the image are zero."""
+    """Resampling by a kernel, widened when it shrinks; positions outside the image are zero."""
     x: Any = _as_float(n)
     for index, (axis, size, out) in enumerate(_image_axes(n)):
         matrix = _kernel_matrix(n, index, size, out)
@@ -472,7 +472,7 @@ _GRADIENT_TAPS = {
 
 @plugin(tensorflow=["ResizeNearestNeighborGrad", "ResizeBilinearGrad", "ResizeBicubicGrad"])
 def _resize_gradient(n: Node) -> Results:
-    """The transposed interpolation: what each input position gave comes back to it."""
+    """The transposed interpolation: each input position collects the gradients of what it contributed to."""
     nearest = n.type.startswith("ResizeNearest")
     sizes = n.ints(1, "the size") if nearest else n.desc(1).shape[1:3]
     taps_of = _GRADIENT_TAPS[n.type]

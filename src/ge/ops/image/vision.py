@@ -1,4 +1,4 @@
-"""Vision: sampling at computed places, regions of interest, patches."""
+"""Vision: sampling at computed positions, regions of interest, patches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _place(g: np.ndarray, size: int, op: NodeView) -> np.ndarray:
 
 
 def _folded(i: np.ndarray, size: int, op: NodeView) -> np.ndarray:
-    """A pixel coordinate outside the image brought inside, by padding mode."""
+    """Map a pixel coordinate outside the image inside, by padding mode."""
     if op.padding_mode == "border":
         return np.clip(i, 0, size - 1)
     low, high = (0.0, size - 1.0) if op.align_corners else (-0.5, size - 0.5)
@@ -71,7 +71,7 @@ def _folded(i: np.ndarray, size: int, op: NodeView) -> np.ndarray:
 
 
 def _sampled(x: np.ndarray, places: Sequence[np.ndarray], op: NodeView) -> np.ndarray:
-    """One image (C, space) read at places."""
+    """Sample one image (C, space) at positions."""
     sizes = x.shape[1:]
     if op.mode != "cubic" and op.padding_mode != "zeros":
         places = [_folded(p, s, op) for p, s in zip(places, sizes, strict=True)]
@@ -87,7 +87,7 @@ def _sampled(x: np.ndarray, places: Sequence[np.ndarray], op: NodeView) -> np.nd
 
 
 def _taps(place: np.ndarray, mode: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The pixels along one axis that a place reads, with weights."""
+    """The pixels along one axis that a position reads, with weights."""
     if mode == "nearest":
         return [(np.rint(place), np.ones_like(place))]
     first = np.floor(place)
@@ -196,7 +196,7 @@ def _aligned_region(x: np.ndarray, roi: np.ndarray, op: NodeView) -> np.ndarray:
 
 
 def _corner_terms(x: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
-    """The four weighted corners at each row and column; outside the image they are 0."""
+    """The four weighted corners at each row and column; zero outside the image."""
     height, width = x.shape[1:]
     inside = ((rows >= -1) & (rows <= height))[:, None] & ((columns >= -1) & (columns <= width))
     r, c = np.maximum(rows, 0), np.maximum(columns, 0)
@@ -265,7 +265,7 @@ class MaxRoiPool(Operator):
 
 
 def _bins(start: int, size: int, count: int, extent: int) -> list[tuple[int, int]]:
-    """The pixels of each of `count` bins of a stretch, inside an image."""
+    """The pixels of each of `count` bins of an interval, inside an image."""
     edges = [(math.floor(i * size / count), math.ceil((i + 1) * size / count)) for i in range(count)]
     return [(min(max(a + start, 0), extent), min(max(b + start, 0), extent)) for a, b in edges]
 
@@ -281,7 +281,7 @@ def _max_roi_pool(n: Node) -> Results:
 
 @plugin(onnx="Col2Im")
 def _col2im(n: Node) -> Results:
-    """Columns of patches added up into an image: a scatter with constant places."""
+    """Columns of patches summed into an image: a scatter with constant positions."""
     image, block = n.ints(1, "image_shape"), n.ints(2, "block_shape")
     rank = len(image)
     strides, dilations = n.attr("strides") or [1] * rank, n.attr("dilations") or [1] * rank
@@ -313,7 +313,7 @@ def _col2im(n: Node) -> Results:
 
 @plugin(onnx="DeformConv")
 def _deform_conv(n: Node) -> Results:
-    """Each kernel position reads the image at a place of its own: samples, then a matrix product."""
+    """Each kernel position samples the image at its own offset: samples, then a matrix product."""
     x, weight, offset = n.inputs[:3]
     shape, kernel = n.desc(0).shape, n.desc(1).shape[2:]
     if len(shape) != 4:
@@ -433,7 +433,7 @@ def _crop_and_resize(n: Node) -> Results:
 
 @plugin(tensorflow="Dilation2D")
 def _dilation(n: Node) -> Results:
-    """The largest sum of a pixel and its weight in each window."""
+    """The maximum sum of a pixel and its weight in each window."""
     if n.desc().dtype not in FLOATS:
         raise Unsupported(f"Dilation2D of {n.desc().dtype}", "use a float type")
     batch, height, width, channels = n.desc().shape

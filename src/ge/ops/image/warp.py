@@ -1,4 +1,4 @@
-"""Images read at computed places: projective transforms, and the gradient of cropping."""
+"""Images sampled at computed positions: projective transforms, and the gradient of cropping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 
 def _folded(n: Node, place: Any, size: int, mode: str) -> Any:
-    """Coordinates brought into the image the way a fill mode says; outside ones stay for CONSTANT."""
+    """Coordinates mapped into the image by a fill mode; those outside are kept for CONSTANT."""
     last = float(size - 1)
     if mode == "NEAREST":
         return n.op("Clip", place, min=0.0, max=last)
@@ -33,7 +33,7 @@ def _folded(n: Node, place: Any, size: int, mode: str) -> Any:
 
 
 def _reflected(n: Node, place: Any, size: int) -> Any:
-    """Mirrored at the outer edges of the border pixels."""
+    """Reflected at the outer edges of the border pixels."""
     period = 2.0 * size
     turns = n.op("Trunc", n.op("Div", n.op("Neg", place), period))
     moved = n.op(
@@ -57,7 +57,7 @@ def _reflected(n: Node, place: Any, size: int) -> Any:
 
 
 def _source_places(n: Node, height: int, width: int) -> tuple[Any, Any]:
-    """Where each output pixel comes from, as (batch, height, width): x then y."""
+    """The source of each output pixel, as (batch, height, width): x then y."""
     rows = n.desc(1).shape[0]
     t = [
         n.op("Reshape", n.op("Slice", n.inputs[1], starts=[0, i], ends=[rows, i + 1]), shape=[rows, 1, 1])
@@ -74,7 +74,7 @@ def _source_places(n: Node, height: int, width: int) -> tuple[Any, Any]:
 
 
 def _rounded(n: Node, x: Any) -> Any:
-    """The nearest whole number, halves away from zero."""
+    """The nearest integer, halves away from zero."""
     whole = n.op("Trunc", x)
     far = n.op("GreaterEqual", n.op("Abs", n.op("Sub", x, whole)), 0.5)
     return n.op("Add", whole, n.op("Select", far, n.op("Sign", x), 0.0))
@@ -82,7 +82,7 @@ def _rounded(n: Node, x: Any) -> Any:
 
 @plugin(tensorflow=["ImageProjectiveTransformV2", "ImageProjectiveTransformV3"])
 def _projective_transform(n: Node) -> Results:
-    """Each output pixel is read where the transform sends it, from the nearest pixel or the four around."""
+    """Each output pixel is sampled at its transformed position, from the nearest pixel or the four around it."""
     batch, height, width, channels = n.desc().shape
     out = n.ints(2, "the output shape")
     mode = str(n.attr("fill_mode", "CONSTANT")).upper()
@@ -96,7 +96,7 @@ def _projective_transform(n: Node) -> Results:
     pixels = n.op("Reshape", n.inputs[0], shape=[batch * height * width, channels])
 
     def read(row: Any, column: Any) -> Any:
-        """Pixels at whole coordinates; the fill value outside, and where a coordinate is no number."""
+        """Pixels at integral coordinates; the fill value outside, and where a coordinate is NaN."""
         inside = n.op(
             "And",
             n.op("And", n.op("GreaterEqual", row, 0.0), n.op("LessEqual", row, float(height - 1))),
@@ -129,7 +129,7 @@ def _projective_transform(n: Node) -> Results:
 
 @plugin(tensorflow="MaxPoolGradWithArgmax")
 def _max_pool_gradient_with_argmax(n: Node) -> Results:
-    """What each window gave goes back to the place that was largest."""
+    """The gradient of each window goes back to the position of its maximum."""
     flat = n.op("Reshape", n.op("Cast", n.inputs[2], to="int64"), shape=[n.desc(1).size, 1])
     batch, size = n.desc().shape[0], n.desc().size
     if not n.attr("include_batch_in_index", False):
@@ -145,7 +145,7 @@ def _max_pool_gradient_with_argmax(n: Node) -> Results:
 
 @plugin(tensorflow="CropAndResizeGradImage")
 def _crop_gradient(n: Node) -> Results:
-    """Every pixel of a crop gives its gradient back to the (up to four) pixels it was made of."""
+    """Every pixel of a crop returns its gradient to the (up to four) pixels it was interpolated from."""
     if str(n.attr("method", "bilinear")) != "bilinear":
         raise Unsupported("the gradient of crops of nearest pixels", "use method='bilinear'")
     count, rows, columns, channels = n.desc().shape
@@ -194,7 +194,7 @@ def _crop_places(n: Node, axis: int, out: int, size: int) -> tuple[Any, Any]:
 
 
 def _ends(n: Node, place: Any, out: int, size: int, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
-    """The two pixels around each place and their weights."""
+    """The two pixels around each position and their weights."""
     place = n.op("Reshape", n.op("Clip", place, min=0.0, max=float(size - 1)), shape=list(shape))
     low, high = n.op("Floor", place), n.op("Ceil", place)
     share = n.op("Sub", place, low)

@@ -83,7 +83,7 @@ class Gelu(Activation):
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        wide = widened(x)  # rounded once, which is quicker too
+        wide = widened(x)  # rounded once, which is also faster
         if op.approximate == "none" and wide.dtype != x.dtype:
             share = tbe.unary("narrow_normal_share", wide)
         else:
@@ -96,7 +96,7 @@ class GeluSlope(Activation):
     """The derivative of Gelu."""
 
     approximate = Attr(str, "none", choices=("none", "tanh"))
-    narrow = Attr(bool, False)  # as precise as a reader that rounds to 16 bits needs it
+    narrow = Attr(bool, False)  # as precise as a consumer that rounds to 16 bits needs
     cost = Cost.SLOW
 
     @staticmethod
@@ -218,7 +218,7 @@ def _bound(x: tbe.Tensor, value: float) -> float | int:
 
 
 def _attributes(type_: str, onnx: str, **defaults: float) -> None:
-    """Map an ONNX activation whose attributes carry the same names."""
+    """Map an ONNX activation whose attributes have the same names."""
 
     @plugin(onnx=onnx)
     def mapped(n: Node) -> Results:
@@ -266,7 +266,7 @@ def _clip_attributes(n: Node) -> Results:
 
 @plugin(onnx="Clip", since=11)
 def _clip_inputs(n: Node) -> Results:
-    """Constant bounds become attributes, computed ones an operator each; the upper one comes last and prevails."""
+    """Constant bounds become attributes, computed ones separate operators; the upper one comes last and prevails."""
     x: Any = n.inputs[0]
     small = n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}
     known = [n.maybe_const(i) if small else None for i in (1, 2)]
@@ -295,7 +295,7 @@ def _gradient(name: str, function: Callable[[Node, Any, Any], Any]) -> None:
 
 
 def _gated(n: Node, g: Any, active: Any) -> Any:
-    """A gradient times one or zero, as in TensorFlow: what is not finite becomes NaN where a unit is not active."""
+    """A gradient times one or zero, as in TensorFlow: non-finite values become NaN where a unit is inactive."""
     return n.op("Mul", g, n.op("Cast", active, to=n.desc(0).dtype))
 
 
@@ -317,7 +317,7 @@ def _selu_gradient(n: Node, g: Any, y: Any) -> Any:
 
 
 def _pole_gradient(name: str, rule: Callable[..., Any]) -> None:
-    """The gradient of a function with a pole: a gradient of zero stays zero there, as in TensorFlow."""
+    """The gradient of a function with a pole: a zero gradient stays zero there, as in TensorFlow."""
     _gradient(name, lambda n, y, g: n.op("Select", n.op("Equal", g, 0.0), 0.0, rule(n, y, g)))
 
 

@@ -57,7 +57,7 @@ def _binary(
 
 
 def _arithmetic(epilogue: str, **more: Any) -> dict[str, Any]:
-    """The traits of sums, products and the like."""
+    """The traits of arithmetic operators."""
     return {"epilogue": Epilogue(epilogue), "precision": Precision(passes_on=True), **more}
 
 
@@ -145,7 +145,7 @@ simple("Select", onnx="Where", tensorflow="SelectV2")
 
 @plugin(onnx="Pow", since=7)
 def _pow(n: Node) -> Results:
-    """The exponent may have a type of its own."""
+    """The exponent may have its own type."""
     x, y = n.inputs[0], n.inputs[1]
     dtype, exponent = n.desc(0).dtype, n.desc(1).dtype
     if dtype == exponent:
@@ -197,7 +197,7 @@ def _mean(n: Node) -> Results:
 
 @plugin(tensorflow=["Equal", "NotEqual"])
 def _compared_tf(n: Node) -> Results:
-    """Shapes that do not broadcast are unequal as a whole when the node says so."""
+    """Shapes that do not broadcast are unequal as a whole if the node says so."""
     try:
         np.broadcast_shapes(n.desc(0).shape, n.desc(1).shape)
     except ValueError:
@@ -228,7 +228,7 @@ _DIVISIONS = {
 
 @plugin(tensorflow=list(_DIVISIONS))
 def _divided(n: Node) -> Results:
-    """Division of whole numbers by zero is an error."""
+    """Integer division by zero is an error."""
     return n.op(_DIVISIONS[n.type], n.inputs[0], nonzero(n.builder, n.inputs[1]))
 
 
@@ -240,7 +240,7 @@ def _truncated_quotient(n: Node) -> Results:
 
 @plugin(tensorflow=["LeftShift", "RightShift"])
 def _shifted(n: Node) -> Results:
-    """Amounts outside the width of the type are brought to its ends, as TensorFlow does."""
+    """Shift counts outside the width of the type are clamped, as in TensorFlow."""
     kind = numpy_dtype(n.desc().dtype)
     zero, most = np.zeros((), kind), np.asarray(8 * kind.itemsize - 1, kind)
     amount = n.op("Minimum", n.op("Maximum", n.inputs[1], zero), most)
@@ -260,7 +260,7 @@ def _where_zero(n: Node, index: int, value: Any, type_: str, *operands: Any) -> 
 
 @plugin(tensorflow="Digamma")
 def _digamma(n: Node) -> Results:
-    """NaN at zero as at the other poles; the operator gives the limit from one side."""
+    """NaN at zero as at the other poles; the operator returns a one-sided limit."""
     return _where_zero(n, 0, np.asarray(np.nan, numpy_dtype(n.desc().dtype)), "Digamma", n.inputs[0])
 
 
@@ -308,7 +308,7 @@ def _add_n(n: Node) -> Results:
 
 @plugin(tensorflow="Select")
 def _select_rows(n: Node) -> Results:
-    """A vector of conditions chooses whole rows."""
+    """A vector of conditions selects whole rows."""
     condition, rank = n.inputs[0], n.desc(1).rank
     if n.desc(0).rank == 1 and rank > 1:
         condition = n.op("Reshape", condition, shape=[n.desc(0).shape[0]] + [1] * (rank - 1))
@@ -358,7 +358,7 @@ _PLACED = {
 
 @plugin(onnx=list(_PLACED), since=1)
 def _placed(n: Node) -> Results:
-    """`axis` is the axis of the first operand that the second's first axis matches; a slope is along channels."""
+    """`axis` is the axis of the first operand that matches the second's first axis; a slope is along channels."""
     first, second = n.desc(0).shape, n.desc(1).shape
     axis = n.attr("axis", 1 if n.type == "PRelu" and len(second) == 1 else None)
     b = n.inputs[1]
@@ -376,7 +376,7 @@ def _aligned(n: Node) -> Results:
 
 @plugin(tensorflow="BiasAddGrad")
 def _bias_add_grad(n: Node) -> Results:
-    """The sum over everything but the channels."""
+    """The sum over all axes but the channels."""
     rank = n.desc().rank
     channel = 1 if str(n.attr("data_format", "NHWC")).startswith("NC") and rank > 2 else rank - 1
     return n.op("ReduceSum", n.inputs[0], axes=[i for i in range(rank) if i != channel])

@@ -17,7 +17,7 @@ _INTEGER = {"float32": "int32", "float64": "int64"}
 
 @plugin(tensorflow="PopulationCount")
 def _population_count(n: Node) -> Results:
-    """How many bits are one: counted in pairs, then in fours, in bytes, and summed by a product."""
+    """The number of one bits: counted in pairs, then in fours, in bytes, and summed by a multiplication."""
     dtype = _SIGNED.get(n.desc().dtype, n.desc().dtype)
     kind = numpy_dtype(dtype)
     bits = 8 * kind.itemsize
@@ -37,7 +37,7 @@ def _population_count(n: Node) -> Results:
 
 @plugin(tensorflow="NextAfter")
 def _next_after(n: Node) -> Results:
-    """The number next to x on the way to y: one step in the order of bit patterns."""
+    """The next representable number after x towards y: one step in the order of bit patterns."""
     dtype = n.desc().dtype
     if dtype not in _INTEGER:
         raise Unsupported(f"NextAfter of {dtype}", "use float32 or float64")

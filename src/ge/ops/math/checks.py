@@ -1,7 +1,7 @@
 """Range checks for indices, class numbers and divisors: a value out of range fails the run.
 
 The failure is a `TaskError` of the runtime whose `kind` is "index" or "division". Its text is the node's own, so each
-framework's plugins give theirs; a front door turns it into the framework's error (`Model.run` into a `GeError`).
+framework's plugins provide theirs; a front door converts it to the framework's error (`Model.run` to a `GeError`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["checked_inputs", "divisor_of", "in_range", "indices_of", "nonzero"]
 
-# Texts may hold {what}, {place} ("[1,0]"), {value}, {least} and {size}.
+# Texts may contain {what}, {place} ("[1,0]"), {value}, {least} and {size}.
 INDEX = "{what}{place} = {value} is not in [{least}, {size})"
 DIVISION = "Integer division by zero: {what}{place} is 0"
 _CLIP = "; check where it comes from, or clip it"
@@ -76,7 +76,7 @@ class Checked(Operator):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        """Constants that break the rule are reported by the run that reads them."""
+        """Invalid constants are reported by the run that reads them."""
         x = np.asarray(arrays[0])
         return [x] if bool(np.all(_allowed(x, op.limits, op.least, op.from_end))) else None
 
@@ -96,7 +96,7 @@ def in_range(
     operator: str = "",
     message: str = INDEX + _CLIP,
 ) -> Any:
-    """Indices that make the run fail where one is outside; constants that are right stay as they are."""
+    """Indices that fail the run if one is out of range; valid constants stay as they are."""
     rule = {"limits": [int(limit) for limit in limits], "least": least, "from_end": from_end}
     return _checked(builder, value, rule, what, operator, message) if limits else value
 
@@ -109,14 +109,14 @@ def nonzero(
     operator: str = "",
     message: str = DIVISION + _REPLACE,
 ) -> Any:
-    """Divisors that make the run fail where one is zero; floats may be."""
+    """Divisors that fail the run if one is zero; floats may be zero."""
     return _checked(builder, value, {}, what, operator, message)
 
 
 def indices_of(
     n: Node, value: Any, limits: Sequence[int], what: str = "indices", *, from_end: bool = True
 ) -> Any:
-    """Indices of an ONNX node, which may count from the end; constants that are wrong are refused."""
+    """Indices of an ONNX node, which may count from the end; invalid constants are rejected."""
     return in_range(n.builder, value, limits, what, from_end=from_end, operator=n.type, message=INDEX)
 
 
@@ -128,7 +128,7 @@ def divisor_of(n: Node, value: Any) -> Any:
 def checked_inputs(
     builder: GraphBuilder, type_: str, values: Sequence[Any], attrs: Mapping[str, Any]
 ) -> list[Any]:
-    """The inputs of a node that a user writes, checked by its operator's rules."""
+    """The inputs of a node written by a user, checked by its operator's rules."""
     from ge.ops.custom.selection import select
 
     if all(operator.rules is Operator.rules for operator in candidates(type_)):
@@ -151,7 +151,7 @@ def _checked(
         allowed = _allowed(known, **rule)
         if bool(np.all(allowed)):
             return value
-        if builder.parent is None:  # a branch or a loop may never run
+        if builder.parent is None:  # a branch or a loop body may never run
             text = _text(known, allowed, rule, message.replace("{what}", what))
             raise GeError("E10024", text, node=next(iter(builder.origin), ""), operator=operator)
     return builder.op("Checked", value, **rule, what=what, operator=operator, message=message)
@@ -165,7 +165,7 @@ def _allowed(x: np.ndarray, limits: Sequence[int] = (), least: int = 0, from_end
 
 
 def _text(x: np.ndarray, allowed: np.ndarray, rule: dict[str, Any], message: str) -> str:
-    """The message of the first element that breaks the rule, as the runtime writes it."""
+    """The message for the first invalid element, as the runtime writes it."""
     place = tuple(int(i) for i in np.argwhere(~allowed)[0])
     sizes = rule.get("limits", [0])
     size = sizes[place[-1] if len(sizes) > 1 else 0]

@@ -293,7 +293,7 @@ _NDTRI_TERMS = (
 
 
 def _ndtri(n: Node, x: Any) -> Any:
-    """sqrt(2) * erfinv(2 * x - 1); near 0 and 1, where that has no digits left, by the distance from there."""
+    """sqrt(2) * erfinv(2 * x - 1); near 0 and 1, where that loses all digits, from the distance to them."""
     least = n.op("Minimum", x, n.op("Sub", 1.0, x))
     centre = n.op("Mul", erfinv(n, n.op("Sub", n.op("Mul", x, 2.0), 1.0)), 2.0**0.5)
     t = n.op("Sqrt", n.op("Mul", n.op("Log", least), -2.0))

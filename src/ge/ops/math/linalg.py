@@ -1,4 +1,4 @@
-"""Linear algebra beyond products: sums over named indices, determinants, inverses."""
+"""Linear algebra beyond products: einsum, determinants, inverses."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Einsum(Operator):
 
 
 def parse_equation(op: NodeView) -> tuple[list[list[str]], list[str]]:
-    """The index names of each operand and of the result; an ellipsis becomes names of its own."""
+    """The index names of each operand and of the result; an ellipsis becomes unique names."""
     text = "".join(op.equation.split())
     left, arrow, right = text.partition("->")
     parts = left.split(",")
@@ -202,7 +202,7 @@ def _sizes(value: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _stretched(builder: Any, value: Any, names: list[str], order: list[str], sizes: dict[str, int]) -> Any:
-    """An operand with its axes in an order, those of one element repeated to full size."""
+    """An operand with permuted axes, those of one element broadcast to full size."""
     value = _arranged(builder, value, names, order)
     full = [sizes[c] for c in order]
     return value if list(desc_of(value).shape) == full else builder.op("BroadcastTo", value, shape=full)
@@ -326,7 +326,7 @@ def _triangular_solve_tf(n: Node) -> Results:
 
 @plugin(tensorflow="LogMatrixDeterminant")
 def _log_determinant(n: Node) -> Results:
-    """The sign of the determinant and the logarithm of its size, by way of double precision."""
+    """The sign and the logarithm of the magnitude of the determinant, computed in double precision."""
     if n.desc().shape[-1] > _DETERMINANT_ORDER:
         raise Unsupported(
             f"determinants of more than {_DETERMINANT_ORDER} rows", "their product may overflow"
@@ -340,7 +340,7 @@ _DETERMINANT_ORDER = 32
 
 @plugin(tensorflow="TridiagonalMatMul")
 def _tridiagonal_product(n: Node) -> Results:
-    """Each row of the product is made of three neighbouring rows."""
+    """Each row of the product combines three adjacent rows."""
     rank, rows = n.desc(3).rank, n.desc(3).shape[-2]
 
     def diagonal(index: int) -> Any:

@@ -1,8 +1,8 @@
-"""Random numbers exactly as TensorFlow's counter-based generator (Philox 4x32, ten rounds) gives them.
+"""Random numbers identical to those of TensorFlow's counter-based generator (Philox 4x32, ten rounds).
 
-The generator turns a key and a counter into four 32-bit words; element i of a result is word i % 4 of counter
-i / 4. All of it is integer arithmetic, so it is composed of elementwise operators and fuses into one kernel. Normal
-numbers are a kernel of the runtime.
+The generator maps a key and a counter to four 32-bit words; element i of a result is word i % 4 of counter i / 4. All
+of it is integer arithmetic, so it is composed of elementwise operators and fuses into one kernel. Normal numbers are a
+kernel of the runtime.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ge.ops.plugins import Node, Results, Unsupported, plugin
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-_SEED_KEY = (0x3EC8F720, 0x02461E29)  # the key under which a seed is turned into a key and a counter
+_SEED_KEY = (0x3EC8F720, 0x02461E29)  # the key with which a seed is expanded to a key and a counter
 _LOW = 0xFFFFFFFF
-_ALGORITHMS = (1, 3)  # Philox, and the device's choice, which is Philox too
+_ALGORITHMS = (1, 3)  # Philox, and the device's default, which is Philox too
 
 Words = list[Any]
 
@@ -68,14 +68,14 @@ def _unsigned(n: Node, value: Any, count: int) -> list[Any]:
 
 
 def _key_and_counter(n: Node, seed: Any) -> tuple[Any, Any, Any]:
-    """The key and the counter's two halves that a seed of two numbers stands for."""
+    """The key and the counter's two halves for a seed of two numbers."""
     words = [w for s in _unsigned(n, seed, 2) for w in (_low(n, s), _high(n, s))]
     mixed = philox(n, words, [_u64(n, k) for k in _SEED_KEY])
     return _joined(n, mixed[0], mixed[1]), _u64(n, 0), _joined(n, mixed[2], mixed[3])
 
 
 def _blocks(n: Node, state: tuple[Any, Any, Any], count: int) -> Any:
-    """The words (count, 4) of counters from the state's on."""
+    """The words (count, 4) of consecutive counters from the state's on."""
     key, low, high = state
     index = n.builder.constant(np.arange(count, dtype=np.uint64))
     moved = n.op("Add", index, low)
@@ -95,12 +95,12 @@ def _flat_words(n: Node, state: tuple[Any, Any, Any], size: int) -> Any:
     return flat if size == 4 * count else n.op("Slice", flat, starts=[0], ends=[size])
 
 
-# Element type -> how many low bits of a word make the fraction.
+# Element type -> number of low bits of a word that form the fraction.
 _FRACTIONS = {"float32": 23, "float16": 10, "bfloat16": 7}
 
 
 def _uniform(n: Node, words: Any, dtype: str) -> Any:
-    """Numbers from 0 up to 1 from the low bits of words."""
+    """Numbers in [0, 1) from the low bits of words."""
     bits = _FRACTIONS[dtype]
     real = n.op("Cast", n.op("BitwiseAnd", words, _u64(n, (1 << bits) - 1)), to="float32")
     return n.op("Mul", real, 2.0**-bits)
@@ -139,7 +139,7 @@ class PhiloxNormal(Operator):
 
 
 def _state(n: Node) -> tuple[Any, Any, Any]:
-    """Key and counter: given as such (version 2) or by a seed."""
+    """Key and counter: explicit (version 2) or from a seed."""
     if not n.type.endswith("V2"):
         return _key_and_counter(n, n.inputs[1])
     if n.input(3) is not None and int(n.const(3, "the algorithm").reshape(())) not in _ALGORITHMS:
@@ -194,7 +194,7 @@ def _stateless(n: Node) -> Results:
     ]
 )
 def _stateless_integers(n: Node) -> Results:
-    """Words, or pairs of them, taken as they are or modulo the width of a range."""
+    """Words, or pairs of them, unchanged or modulo the width of a range."""
     shape, dtype = n.ints(0, "the shape"), str(n.attr("dtype", "int32"))
     size, state = math.prod(shape), _state(n)
     if not size:

@@ -166,7 +166,7 @@ def _described(n: Node) -> tuple[list[int], str]:
 
 @plugin(onnx="Bernoulli")
 def _bernoulli(n: Node) -> Results:
-    """1 with the probability that x gives."""
+    """1 with probability x."""
     noise = n.op("RandomUniform", shape=list(n.desc().shape), seed=seed_of(n))
     x: Any = n.inputs[0] if n.desc().dtype == "float32" else n.op("Cast", n.inputs[0], to="float32")
     drawn = n.op("Less", noise, x)
@@ -186,7 +186,7 @@ def _multinomial(n: Node) -> Results:
 
 @plugin(onnx="Dropout")
 def _dropout(n: Node) -> Results:
-    """Nothing happens in inference; in training elements are dropped at random and the rest scaled up."""
+    """The identity in inference; in training elements are dropped at random and the rest scaled up."""
     ratio, training = _dropout_mode(n)
     x, desc = n.inputs[0], n.desc()
     if not training or ratio == 0:
@@ -212,13 +212,13 @@ def _dropout_mode(n: Node) -> tuple[float, bool]:
 
 
 def _seed_tf(n: Node) -> int:
-    """One seed from the two a node has; 0 stands for none."""
+    """One seed from a node's two; 0 stands for none."""
     first, second = int(n.attr("seed", 0)), int(n.attr("seed2", 0))
     return (first * 1_000_003 + second) & _MASK if first or second else 0
 
 
 def _drawn(n: Node, type_: str, **attrs: Any) -> Any:
-    """Numbers of the shape and type that a node asks for; 16-bit ones are drawn wide."""
+    """Numbers of the shape and type that a node requests; 16-bit ones are drawn in float32."""
     dtype = str(n.attr("dtype", "float32"))
     wide = dtype if dtype in ("float32", "float64") else "float32"
     y = n.op(type_, shape=n.ints(0, "the shape"), dtype=wide, seed=_seed_tf(n), **attrs)
@@ -237,7 +237,7 @@ def _random_normal_tf(n: Node) -> Results:
 
 @plugin(tensorflow="TruncatedNormal")
 def _truncated_normal_tf(n: Node) -> Results:
-    """Normal numbers inside two deviations: the inverse distribution function of an even spread over their share."""
+    """Normal numbers within two deviations: the inverse distribution function of uniform numbers over their share."""
     within = math.erf(math.sqrt(2))
     spread = n.op("Mul", n.op("Sub", n.op("Mul", _drawn(n, "RandomUniform"), 2.0), 1.0), within)
     return n.op("Mul", erfinv(n, spread), math.sqrt(2))

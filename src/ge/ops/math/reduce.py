@@ -31,7 +31,7 @@ def normal_axes(axes: tuple[int, ...] | list[int] | None, rank: int) -> tuple[in
 
 
 def widened(x: tbe.Tensor) -> tbe.Tensor:
-    """x as float32 when it is a 16-bit float, so that sums keep their precision."""
+    """x as float32 if it is a 16-bit float, so that sums keep their precision."""
     return tbe.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
 
 
@@ -192,7 +192,7 @@ _running("CumMin", "min")
 
 
 def _axes_of(n: Node) -> list[int] | None:
-    """The axes from the attribute (older) or the second input; None for all, [] for none at all."""
+    """The axes from the attribute (older) or the second input; None for all, [] for none."""
     axes = n.attr("axes")
     if axes is None and n.input(1) is not None:
         axes = n.ints(1, "axes")
@@ -207,7 +207,7 @@ def _reduced(n: Node, type_: str, x: Any) -> Any:
 
 
 def _onnx_reduction(onnx: str, type_: str, before: str = "", after: str = "") -> None:
-    """Map an ONNX reduction: a function of each element first, the reduction, a function of the result."""
+    """Map an ONNX reduction: an elementwise function first, the reduction, a function of the result."""
 
     @plugin(onnx=onnx)
     def mapped(n: Node) -> Results:
@@ -225,19 +225,19 @@ _onnx_reduction("ReduceSumSquare", "ReduceSum", before="Square")
 
 @plugin(onnx=["ReduceMax", "ReduceMin"])
 def _reduce_extreme(n: Node) -> Results:
-    """Of bools, the maximum is "any" and the minimum is "all"."""
+    """For bools, the maximum is "any" and the minimum is "all"."""
     types = {("ReduceMax", True): "ReduceAny", ("ReduceMin", True): "ReduceAll"}
     return _reduced(n, types.get((n.type, n.desc().dtype == "bool"), n.type), n.inputs[0])
 
 
 def exact_float(dtype: str) -> str:
-    """The floating-point type that holds the integers of a type; of 64 bits, as many of them as one can."""
+    """The floating-point type that represents the integers of a type; for 64 bits, as many of them as possible."""
     return "float32" if dtype in ("bool", "int8", "uint8", "int16", "uint16") else "float64"
 
 
 @plugin(onnx=["ReduceL2", "ReduceLogSum"])
 def _reduce_then(n: Node) -> Results:
-    """Integers are reduced as floats, halves as float32, in which squares fit; the result has the input's type."""
+    """Integers are reduced as floats, 16-bit floats as float32, where squares fit; the result has the input's type."""
     dtype = n.desc().dtype
     wide = types.widened(dtype) if dtype in FLOATS else exact_float(dtype)
     x = n.inputs[0] if dtype == wide else n.op("Cast", n.inputs[0], to=wide)
@@ -248,7 +248,7 @@ def _reduce_then(n: Node) -> Results:
 
 @plugin(onnx="ReduceLogSumExp")
 def _log_sum_exp(n: Node) -> Results:
-    """Shifted by the maximum, so that exp does not overflow; an infinite maximum is left out."""
+    """Shifted by the maximum, so that exp does not overflow; an infinite maximum is not subtracted."""
     dtype = n.desc().dtype
     x = n.inputs[0] if dtype in FLOATS else n.op("Cast", n.inputs[0], to=exact_float(dtype))
     axes, keepdims = _axes_of(n), bool(n.attr("keepdims", 1))
@@ -293,7 +293,7 @@ def _cumulative(n: Node) -> Results:
 
 
 def _tf_axes(n: Node) -> list[int]:
-    """The axes of a reduction; none at all reduce nothing."""
+    """The axes of a reduction; an empty list reduces nothing."""
     return n.ints(1, "the axes")
 
 
@@ -328,7 +328,7 @@ def _l2_loss(n: Node) -> Results:
 
 @plugin(tensorflow=["ArgMax", "ArgMin"])
 def _arg_extreme_tf(n: Node) -> Results:
-    """The position of the extreme element; TensorFlow passes over NaN, and takes 0 where there is nothing else."""
+    """The position of the extreme element; TensorFlow skips NaN, and returns 0 if there is nothing else."""
     axis, x = n.ints(1, "the axis")[0] if n.input(1) is not None else 0, n.inputs[0]
     if n.desc().dtype in FLOATS:
         least = np.asarray(-np.inf if n.type == "ArgMax" else np.inf, numpy_dtype(n.desc().dtype))

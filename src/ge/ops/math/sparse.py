@@ -34,7 +34,7 @@ _CWISE = {"SparseDenseCwiseAdd": "Add", "SparseDenseCwiseMul": "Mul", "SparseDen
 
 @plugin(tensorflow=list(_CWISE))
 def _sparse_dense_cwise(n: Node) -> Results:
-    """The values of a sparse tensor with the elements of a dense one at the same places."""
+    """The values of a sparse tensor combined with the elements of a dense one at the same positions."""
     shape = n.ints(2, "the shape of the sparse operand")
     dense = n.op("BroadcastTo", n.inputs[3], shape=shape)
     return n.op(_CWISE[n.type], n.inputs[1], n.op("GatherNd", dense, n.inputs[0]))
@@ -59,7 +59,7 @@ def _sparse_reduce(n: Node) -> Results:
 
 @plugin(tensorflow=["SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SparseSegmentSqrtNGrad"])
 def _sparse_segment_gradient(n: Node) -> Results:
-    """Each row gets the gradients of the segments it went into, divided as the forward operator did."""
+    """Each row gets the gradients of its segments, scaled as in the forward operator."""
     ids, rows = n.op("Cast", n.inputs[2], to="int64"), n.ints(3, "the number of rows")[0]
     grad: Any = n.inputs[0]
     kind, row = numpy_dtype(n.desc().dtype), list(n.desc().shape[1:])
@@ -84,7 +84,7 @@ _IN_PLACE = {"InplaceAdd": "add", "InplaceSub": "add", "InplaceUpdate": "none"}
 
 @plugin(tensorflow=list(_IN_PLACE))
 def _in_place_rows(n: Node) -> Results:
-    """Rows of x changed by the rows of v."""
+    """Rows of x updated by the rows of v."""
     if n.desc().dtype == "bool":
         raise Unsupported(f"{n.type} of bool")
     if not n.desc(1).rank:

@@ -1,11 +1,11 @@
 """TensorFlow's conversions of floats to integers, including numbers out of range.
 
-1. Elements are truncated as `truncation` does, but where TensorFlow converts several at a time, which it does with
-   all but a rest at the end of a tensor:
-2. int8, uint8, int16, uint16 are limited to their range then; a number that an int32 has no place for counts as its
-   least, and one that an int16 has no place for where float64 or float16 become uint8.
-3. uint32 are converted as uint64 are.
-A kernel of TensorFlow that is shared by several threads has such a rest for each of them; here there is one.
+1. Elements are truncated as in `truncation`, except where TensorFlow converts several at a time, which it does with all
+   but a remainder at the end of a tensor:
+2. int8, uint8, int16, uint16 then saturate; a number that does not fit an int32 counts as its minimum, and one that
+   does not fit an int16 if float64 or float16 become uint8.
+3. uint32 are converted like uint64.
+A TensorFlow kernel that is divided among several threads has one such remainder per thread; here there is one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _cast(n: Node) -> Results:
 
 
 def _at_once(n: Node, source: str, to: str) -> int:
-    """How many elements are converted at a time; more than there are where that makes no difference."""
+    """The number of elements converted at a time; more than there are if that makes no difference."""
     size = numpy_dtype(to).itemsize
     if size == 8 or to == "int32":
         return n.desc().size + 1

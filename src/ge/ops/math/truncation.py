@@ -1,9 +1,9 @@
-"""Floats to integers as the processor converts them, including numbers out of range.
+"""Converts floats to integers as the processor does, including numbers out of range.
 
-C++ leaves those open, and so do the frameworks; their kernels give what the processor's instructions give:
-1. int32, int64: the least integer, for NaN too.
-2. Narrower ones: the low bits of the int32; of the int64 for uint32.
-3. uint64: negative numbers wrap around; the number in the middle stands for what has no place.
+C++ leaves these undefined, and so do the frameworks; their kernels return what the processor's instructions give:
+1. int32, int64: the minimum, also for NaN.
+2. Narrower types: the low bits of the int32; of the int64 for uint32.
+3. uint64: negative numbers wrap around; 2**63 stands for numbers out of range.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def truncated(n: Emitter, x: Any, to: str) -> Any:
 
 
 def signed(n: Emitter, x: Any, to: str) -> Any:
-    """x as int32 or int64; the least of them stands for what has no place."""
+    """x as int32 or int64; the minimum stands for numbers out of range."""
     x = _wide(n, x)
     least = np.iinfo(numpy_dtype(to)).min
     fits = n.op("And", n.op("GreaterEqual", x, float(least)), n.op("Less", x, -float(least)))
@@ -42,7 +42,7 @@ def signed(n: Emitter, x: Any, to: str) -> Any:
 
 
 def unsigned(n: Emitter, x: Any, to: str) -> Any:
-    """x as uint32 or uint64, from the range of that type or of the signed one of the same size."""
+    """x as uint32 or uint64, from the range of that type or of the signed type of the same size."""
     x = _wide(n, x)
     half = 2.0 ** (numpy_dtype(to).itemsize * 8 - 1)
     upper = n.op("And", n.op("GreaterEqual", x, half), n.op("Less", x, 2 * half))
@@ -50,5 +50,5 @@ def unsigned(n: Emitter, x: Any, to: str) -> Any:
 
 
 def _wide(n: Emitter, x: Any) -> Any:
-    """x in a type that has the bounds."""
+    """x in a type that represents the bounds."""
     return n.op("Cast", x, to="float32") if desc_of(x).dtype in ("float16", "bfloat16") else x

@@ -1,4 +1,4 @@
-"""Attention as ONNX Runtime writes it: with projections, caches, masks in several forms, groups and rotations."""
+"""ONNX Runtime's attention operators: with projections, caches, masks in several forms, groups and rotations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ge.ops.microsoft.standard import DOMAIN, standard
 from ge.ops.nn.quantise import integer_matmul
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
-FILTER = -10000.0  # what a masked score gets unless `mask_filter_value` says otherwise
+FILTER = -10000.0  # the score of a masked key unless `mask_filter_value` is set
 
 
 @dataclass
@@ -59,7 +59,7 @@ def _scale(n: Node, size: int) -> float:
 
 
 def _mask(n: Node, mask: Any, queries: int, keys: int) -> Any:
-    """What a mask of any form adds to scores, (batch, 1, queries or 1, keys); None without one."""
+    """The additive form of any mask, (batch, 1, queries or 1, keys); None without one."""
     if mask is None:
         return None
     desc = desc_of(mask)
@@ -82,7 +82,7 @@ def _mask(n: Node, mask: Any, queries: int, keys: int) -> Any:
 
 
 def _attend(n: Node, heads: _Heads, mask: Any, extra: Any, causal: bool) -> Any:
-    """softmax(q k' scale + mask + extra) v, heads joined; a causal query sees keys up to its own, which is last."""
+    """softmax(q k' scale + mask + extra) v, heads merged; a causal query sees keys up to its own, which is last."""
     queries, keys = desc_of(heads.q).shape[2], desc_of(heads.k).shape[2]
     dtype = desc_of(heads.q).dtype
     added = mask if mask is None or desc_of(mask).dtype == dtype else n.op("Cast", mask, to=dtype)
@@ -123,7 +123,7 @@ def _quantised_attention(n: Node) -> Results:
 
 
 def _number(n: Node, value: Any) -> Any:
-    """A tensor of one element without axes."""
+    """A tensor of one element as a scalar."""
     return value if not desc_of(value).rank else n.op("Reshape", value, shape=[])
 
 
@@ -173,7 +173,7 @@ def _multi_head_attention(n: Node) -> Results:
 
 
 def _given_heads(n: Node, bias: Any) -> _Heads:
-    """Queries, keys and values apart, keys and values together, or all in one; the last two may be heads already."""
+    """Queries, keys and values separate, keys and values packed, or all packed; the last two may have heads already."""
     count = int(n.attr("num_heads"))
     q: Any
     k: Any
@@ -239,7 +239,7 @@ def _rotary_embedding(n: Node) -> Results:
 
 
 def rotated(n: Node, x: Any, positions: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    """Heads (batch, heads, length, size) turned by the angles of their positions (batch or 1, length)."""
+    """Rotate heads (batch, heads, length, size) by the angles of their positions (batch or 1, length)."""
     batch, heads, length, size = desc_of(x).shape
     half = desc_of(cos).shape[1]
     rows = desc_of(positions).shape[0]
@@ -268,7 +268,7 @@ def rotated(n: Node, x: Any, positions: Any, cos: Any, sin: Any, interleaved: bo
 
 @plugin(onnx="GroupQueryAttention", domain=DOMAIN)
 def _group_query_attention(n: Node) -> Results:
-    """Causal attention whose keys and values serve several heads each, with a cache that the new ones go into."""
+    """Causal attention whose keys and values are shared by several heads, with a cache that receives the new ones."""
     _refuse_group_options(n)
     count, groups = int(n.attr("num_heads")), int(n.attr("kv_num_heads"))
     q, k, v = _grouped_heads(n, count, groups)
@@ -312,7 +312,7 @@ def _grouped_heads(n: Node, count: int, groups: int) -> tuple[Any, Any, Any]:
 
 
 def _first_position(n: Node, length: int, total: int) -> Any:
-    """The position of the first new token of each sequence (batch, 1); a prompt begins at 0."""
+    """The position of the first new token of each sequence (batch, 1); a prompt starts at 0."""
     batch = n.desc().shape[0]
     if length == total:
         return n.builder.constant(np.zeros((batch, 1), np.int64))
@@ -335,7 +335,7 @@ def _rotated_pair(n: Node, q: Any, k: Any, start: Any, length: int) -> tuple[Any
 
 
 def _placed(n: Node, past: Any, new: Any, start: Any, total: int) -> Any:
-    """The cache with new rows from `start` on; it is as long as the past one, or as all tokens."""
+    """The cache with new rows from `start` on; as long as the past one, or as all tokens."""
     batch, heads, length, size = desc_of(new).shape
     held = 0 if past is None else desc_of(past).shape[2]
     rows = max(held, total)
@@ -370,7 +370,7 @@ def _rows(n: Node, value: Any, first: int, end: int) -> Any:
 
 
 def _attend_in_groups(n: Node, q: Any, k: Any, v: Any, start: Any, total: int) -> Any:
-    """Heads that share keys are rows of one head: (batch, groups, heads of a group * length, size)."""
+    """Heads that share keys become rows of one head: (batch, groups, heads of a group * length, size)."""
     batch, count, length, size = desc_of(q).shape
     groups, rows = desc_of(k).shape[1:3]
     if rows > total:
@@ -402,7 +402,7 @@ def _attend_in_groups(n: Node, q: Any, k: Any, v: Any, start: Any, total: int) -
 
 
 def _causal_mask(n: Node, start: Any, length: int, total: int) -> Any:
-    """Which keys each query sees, (batch, length, total): up to its own position, from the window's first on."""
+    """The keys that each query sees, (batch, length, total): from the start of the window to its own position."""
     steps = np.arange(length, dtype=np.int64).reshape(1, length)
     batch = desc_of(start).shape[0]
     own = n.op("Reshape", n.op("Add", start, n.builder.constant(steps)), shape=[batch, length, 1])
@@ -415,7 +415,7 @@ def _causal_mask(n: Node, start: Any, length: int, total: int) -> Any:
 
 
 def _softmax_with_sink(n: Node, scores: Any, sink: Any, groups: int, shared: int) -> Any:
-    """softmax along the last axis; a sink is one more score of each head, whose weight goes nowhere."""
+    """softmax along the last axis; a sink is one more score per head, whose weight is discarded."""
     axis = desc_of(scores).rank - 1
     if sink is None:
         return n.op("Softmax", scores, axes=[axis])

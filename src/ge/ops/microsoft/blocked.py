@@ -1,8 +1,8 @@
 """Operators on images whose channels are stored in blocks (domain com.microsoft.nchwc).
 
-ONNX Runtime writes them at its highest level of optimisation. Values keep plain order here, with as many channels as
-the blocks have; only weights are stored in blocks. The size of a block is that of the machine which made the file, and
-the file does not tell it: it is taken as that of this machine, as ONNX Runtime does, unless the file contradicts.
+ONNX Runtime writes them at its highest optimisation level. Values keep plain order here, with as many channels as the
+blocks have; only weights are blocked. The block size is that of the machine which wrote the file, and the file does not
+record it: this machine's size is assumed, as in ONNX Runtime, unless the file contradicts it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _block() -> int:
 
 @plugin(onnx="ReorderInput", domain=DOMAIN)
 def _reorder_input(n: Node) -> Results:
-    """Plain images, channels filled up to whole blocks."""
+    """Plain images, with channels padded to whole blocks."""
     x: Any = transposed(n, n.inputs[0], last=False) if n.attr("channels_last", 0) else n.inputs[0]
     shape = desc_of(x).shape
     missing = -shape[1] % _block()
@@ -46,7 +46,7 @@ def _reorder_output(n: Node) -> Results:
 
 @plugin(onnx="Conv", domain=DOMAIN)
 def _conv(n: Node) -> Results:
-    """activation(conv(x, w) + b + sum), weights in blocks."""
+    """activation(conv(x, w) + b + sum), with blocked weights."""
     weight = n.builder.constant(_plain_weight(n.const(1, "the weight"), int(n.attr("group", 1))))
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     attrs = {name: n.attrs[name] for name in names if name in n.attrs}

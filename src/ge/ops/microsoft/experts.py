@@ -1,4 +1,4 @@
-"""Mixtures of experts: feed-forward layers of which a router chooses a few for every token."""
+"""Mixtures of experts: feed-forward layers of which a router selects a few for every token."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 BLOCK = 32  # rows of one product where tokens are grouped by expert
 
-Take = Callable[[GraphBuilder, Any], Any]  # one expert's part of a value whose first axis counts experts
+Take = Callable[[GraphBuilder, Any], Any]  # one expert's slice of a value whose first axis is the expert
 
 
 @dataclass(frozen=True)
 class _Layer:
     """A linear layer of every expert: weights (experts, outputs, inputs), biases (experts, outputs).
 
-    Quantised weights are (experts, outputs, bytes) with a scale, and perhaps a zero point, for each group of a row.
+    Quantised weights are (experts, outputs, bytes) with a scale, and optionally a zero point, for each group of a row.
     """
 
     weight: Any
@@ -38,7 +38,7 @@ class _Layer:
     group: int = 0
 
     def apply(self, n: Node, x: Any, take: Take) -> Any:
-        """x, a row a token, through the layer of the expert that `take` picks."""
+        """Apply the layer of the expert that `take` selects to x, one row per token."""
         weight, bias = take(n.builder, self.weight), take(n.builder, self.bias)
         if self.bits:
             scales, zeros = (take(n.builder, v) for v in (self.scales, self.zeros))
@@ -56,7 +56,7 @@ def _mixture(n: Node) -> Results:
 
 @plugin(onnx="QMoE", domain=DOMAIN)
 def _quantised_mixture(n: Node) -> Results:
-    """The same with weights of 2, 4 or 8 bits; those of 2 bits are dequantised when the model is compiled."""
+    """The same with 2-, 4- or 8-bit weights; those of 2 bits are dequantised at compile time."""
     if str(n.attr("quant_type", "int")) != "int":
         raise Unsupported(f"QMoE with weights of type {n.attr('quant_type')}", "quantise to integers")
     if int(n.attr("weights_prepacked", -1)) == 1:
@@ -88,7 +88,7 @@ def _quantised_layer(n: Node, name: str, first: int, zero_points: int) -> _Layer
 
 
 def _mixed(n: Node, layers: list[_Layer | None], weights: Any = None) -> Any:
-    """Route tokens to experts; `weights` of experts, where given, replace the router's own."""
+    """Route tokens to experts; `weights` of experts, if given, replace the router's own."""
     if n.attr("use_sparse_mixer", 0):
         raise Unsupported("use_sparse_mixer", "export the model with plain routing")
     shape, dtype = n.desc().shape, n.desc().dtype
@@ -107,7 +107,7 @@ def _mixed(n: Node, layers: list[_Layer | None], weights: Any = None) -> Any:
 
 
 def _routed(n: Node, count: int, weights: Any) -> tuple[Any, Any]:
-    """Shares and numbers of the k best experts of every token, (tokens, k)."""
+    """Weights and indices of the k best experts of every token, (tokens, k)."""
     logits = n.op("Cast", n.inputs[1], to="float32")
     number = n.builder.constant(np.array([count], np.int64))
     best, chosen = _top(n, logits, number)
@@ -131,7 +131,7 @@ def _ints(n: Node, values: Any) -> Any:
 
 
 def _network(n: Node, x: Any, layers: list[_Layer | None], take: Take) -> Any:
-    """One expert: fc2(activation(fc1(x))), gated by fc3(x) where the expert has it."""
+    """One expert: fc2(activation(fc1(x))), gated by fc3(x) if the expert has it."""
     first, second, third = layers
     if first is None or second is None:
         raise Unsupported(f"{n.type} without weights", "give fc1 and fc2")
@@ -153,7 +153,7 @@ def _activation(n: Node, kind: str, x: Any) -> Any:
     if kind == "relu":
         return n.op("Relu", x)
     if kind == "gelu":
-        return n.op("Gelu", x, approximate="tanh")  # as ONNX Runtime has it
+        return n.op("Gelu", x, approximate="tanh")  # as in ONNX Runtime
     raise Unsupported(f"the activation {kind!r}", "use relu, gelu, silu, swiglu or identity")
 
 
@@ -189,7 +189,7 @@ def _slice(n: Node, value: Any, axis: int, start: int, end: int) -> Any:
 
 
 def _expert_by_expert(n: Node, x: Any, shares: Any, chosen: Any, experts: int, expert: Any) -> Any:
-    """Few tokens: an expert that somebody chose runs on all of them, the others are skipped."""
+    """Few tokens: each selected expert runs on all of them, the others are skipped."""
     total: Any = n.builder.constant(np.zeros(desc_of(x).shape, np.float32))
     for number in range(experts):
         hits = standard(n, "Equal", chosen, _ints(n, number))
@@ -224,7 +224,7 @@ def _expert_by_expert(n: Node, x: Any, shares: Any, chosen: Any, experts: int, e
 
 
 def _block_by_block(n: Node, x: Any, shares: Any, chosen: Any, experts: int, expert: Any) -> Any:
-    """Many tokens: grouped by expert, each group filled up to whole blocks of rows, a block a step."""
+    """Many tokens: grouped by expert, each group padded to whole blocks of rows, one block per step."""
     tokens, count = desc_of(chosen).shape
     pairs, width = tokens * count, desc_of(x).shape[-1]
     blocks = pairs // BLOCK + experts

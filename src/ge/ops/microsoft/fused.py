@@ -1,4 +1,4 @@
-"""Products and convolutions with what follows them, activations, and movements."""
+"""Products and convolutions with fused epilogues, activations, and movements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _fused_conv(n: Node) -> Results:
 
 @plugin(onnx=["NhwcFusedConv", "NhwcConv"], domain=DOMAIN)
 def _nhwc_conv(n: Node) -> Results:
-    """The same with channels last; the weight is as ever."""
+    """The same with channels last; the weight layout is unchanged."""
     x = transposed(n, n.inputs[0], last=False)
     y = transposed(n, standard(n, "Conv", x, *n.inputs[1:3], **_window(n)), last=True)
     y = y if n.input(3) is None else n.op("Add", y, n.inputs[3])
@@ -49,7 +49,7 @@ def _fused_gemm(n: Node) -> Results:
 
 
 def _activation_numbers(n: Node) -> list[float]:
-    """alpha, beta and gamma as far as they are given."""
+    """alpha, beta and gamma, as far as they are set."""
     given = [n.attr(f"activation_{name}") for name in ("alpha", "beta", "gamma")]
     return [float(v) for v in given if v is not None]
 
@@ -119,7 +119,7 @@ def _bias_split_gelu(n: Node) -> Results:
 
 
 def _halves(n: Node, value: Any) -> tuple[Any, Any]:
-    """A value cut in two along its last axis."""
+    """Split a value in two along its last axis."""
     desc = desc_of(value)
     left, right = n.builder.ops("Split", [value], axis=desc.rank - 1, sizes=[desc.shape[-1] // 2] * 2)
     return left, right
@@ -127,7 +127,7 @@ def _halves(n: Node, value: Any) -> tuple[Any, Any]:
 
 @plugin(onnx="BiasSoftmax", domain=DOMAIN)
 def _bias_softmax(n: Node) -> Results:
-    """softmax over the axes from `axis` on; an inner bias lacks axes in the middle, an outer one in front."""
+    """softmax over the axes from `axis` on; an inner bias lacks axes in the middle, an outer one leading axes."""
     x, bias = n.desc(0), n.desc(1)
     axis = int(n.attr("axis", 1)) % x.rank
     b = n.inputs[1]
@@ -233,7 +233,7 @@ def _is_all_finite(n: Node) -> Results:
 
 @plugin(onnx=["ComplexMul", "ComplexMulConj"], domain=DOMAIN)
 def _complex_mul(n: Node) -> Results:
-    """Products of complex numbers whose parts are the last axis."""
+    """Products of complex numbers whose real and imaginary parts are the last axis."""
     (a, b), (c, d) = (_parts(n, i) for i in range(2))
     sign = "Add" if n.type.endswith("Conj") else "Sub"
     other = "Sub" if n.type.endswith("Conj") else "Add"
@@ -265,7 +265,7 @@ def _cdist(n: Node) -> Results:
 
 @plugin(onnx=["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"], domain=DOMAIN)
 def _skip_norm(n: Node) -> Results:
-    """The normalised sum of input, skip and bias, and as the fourth result the sum."""
+    """The normalised sum of input, skip and bias, and the sum as the fourth result."""
     simplified = "Simplified" in n.type
     bias = n.input(3) if simplified else n.input(4)
     total = n.op("Add", n.inputs[0], n.inputs[1])
