@@ -1,4 +1,5 @@
 // Task kinds "pool", "lrn" and "resample".
+#include <functional>
 #include <string_view>
 
 #include "onednn/engine.h"
@@ -37,9 +38,13 @@ dnnl::algorithm find_algorithm(const Lowering& low, const Named (&table)[N], con
 
 double work(const Lowering& low, double each) { return static_cast<double>(low.output(0).elements()) * each; }
 
+// How NaN is put back that a primitive loses, by the layouts and the implementation that were chosen.
+using RepairOf = std::function<NanRepair(const Desc& source, const Desc& target, std::string_view name)>;
+
 // Runs one-source primitives: as the layouts are, else channels-last or plain with reorders around it.
 template <class Primitive, class Make>
-void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, const Make& make) {
+void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, const Make& make,
+                  const RepairOf& repair = {}) {
   using PrimitiveDesc = typename Primitive::primitive_desc;
   const Desc source = describe(low, low.input(0));
   const Desc target = describe(low, low.output(0));
@@ -54,7 +59,9 @@ void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, c
   builder.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
   builder.write(DNNL_ARG_DST, low.output(0), target, desc.dst_desc());
   builder.add(attributes);
-  builder.finish<Primitive>(desc, layout_name(desc.src_desc()), flops);
+  builder.finish<Primitive>(
+      desc, layout_name(desc.src_desc()), flops,
+      repair ? repair(desc.src_desc(), desc.dst_desc(), desc.impl_info_str()) : NanRepair());
 }
 
 void check_image(const Lowering& low) {
@@ -88,18 +95,54 @@ double PoolGeometry::window() const {
 
 namespace {
 
+dnnl::pooling_forward::primitive_desc pool_desc(const PoolGeometry& pool, const Desc& source,
+                                                const Desc& target, const dnnl::primitive_attr& attr,
+                                                bool allow_empty) {
+  return {onednn_engine(),
+          dnnl::prop_kind::forward_inference,
+          pool.algorithm,
+          source,
+          target,
+          pool.strides,
+          pool.kernel,
+          pool.dilations,
+          pool.pads_begin,
+          pool.pads_end,
+          attr,
+          allow_empty};
+}
+
+// The library's maxima pass over NaN. A task with "keeps_nan" has NaN wherever its window has it. Generated
+// code (jit) raises the flag on NaN, compiled code compares quietly.
+NanRepair repair_of_maxima(const PoolGeometry& pool, const Desc& source, const Desc& target,
+                           std::string_view name) {
+  NanRepair repair;
+  repair.pools_marks = true;
+  repair.raises = name.starts_with("jit");
+  repair.make = [pool, source, target](const dnnl::primitive_attr& attr) -> NanRepair::Primitive {
+    const auto desc = pool_desc(pool, source, target, attr, false);
+    return {dnnl::pooling_forward(desc), desc.scratchpad_desc()};
+  };
+  return repair;
+}
+
 void lower_library_pool(Lowering& low) {
   check_image(low);
   const std::size_t rank = low.input(0).dims.size();
   const PoolGeometry pool(low, rank - 2);
   const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(rank));
+  RepairOf repair;
+  if (low.attrs().flag("keeps_nan")) {
+    repair = [&](const Desc& source, const Desc& target, std::string_view name) {
+      return repair_of_maxima(pool, source, target, name);
+    };
+  }
   lower_simple<dnnl::pooling_forward>(
       low, attributes, work(low, pool.window()),
       [&](const Desc& source, const Desc& target, bool allow_empty) {
-        return dnnl::pooling_forward::primitive_desc(
-            onednn_engine(), dnnl::prop_kind::forward_inference, pool.algorithm, source, target, pool.strides,
-            pool.kernel, pool.dilations, pool.pads_begin, pool.pads_end, attributes.attr, allow_empty);
-      });
+        return pool_desc(pool, source, target, attributes.attr, allow_empty);
+      },
+      repair);
 }
 
 void lower_library_lrn(Lowering& low) {

@@ -85,6 +85,10 @@ struct NanRepair {
   std::function<Primitive(const dnnl::primitive_attr&)> make;  // the same primitive with other attributes
   bool accumulates = false;
   bool reported = false;  // NaN in what the output held before
+  // A maximum of windows passes over NaN: marks of NaN in the source, pooled alike, tell which results are
+  // NaN.
+  bool pools_marks = false;
+  bool raises = true;  // otherwise the source is searched for NaN in every run
 };
 // Primitives that were run again so far, in this process.
 std::int64_t nan_repairs();

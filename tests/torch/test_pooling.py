@@ -1,13 +1,16 @@
-"""Gradients of maximum pooling: equal to eager mode's, and no positions are kept for them."""
+"""Maximum pooling: NaN, and gradients equal to eager mode's, for which no positions are kept."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+import torchair
 from torchair.executable import observe
 
 WINDOWS = [(3, 2, 1, False), (2, 2, 0, False), (3, 1, 1, False), (3, 2, 0, True)]
@@ -59,3 +62,33 @@ def test_an_argument_that_is_pooled_keeps_its_positions() -> None:
     nn.MaxPool2d(2)(twin).square().sum().backward()
     assert "aten.max_pool2d_with_indices_backward.default" in reports[-1].operators
     torch.testing.assert_close(x.grad, twin.grad)
+
+
+POOLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "2d": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "squares": lambda x: F.max_pool2d(x, 2),
+    "dilated": lambda x: F.max_pool2d(x, 2, 1, dilation=2),
+    "with positions": lambda x: F.max_pool2d(x, 2, return_indices=True)[0],
+    "1d": lambda x: F.max_pool1d(x[0], 3, 2, 1),
+    "3d": lambda x: F.max_pool3d(x[:, None].expand(-1, 2, -1, -1, -1), (1, 2, 2)),
+    "whole": lambda x: F.adaptive_max_pool2d(x, 1),
+    "before relu": lambda x: F.relu(F.max_pool2d(x, 3, 2, 1)),
+    "after a convolution": lambda x: F.max_pool2d(
+        F.conv2d(x, torch.ones(8, x.shape[1], 1, 1, dtype=x.dtype)), 2
+    ),
+    "of rows apart": lambda x: F.max_pool2d(x[:, :, ::2], 2),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("channels", [1, 3, 16, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_maxima_of_windows_with_nan_are_nan(name: str, channels: int, dtype: torch.dtype) -> None:
+    """oneDNN's maxima pass over NaN, PyTorch's do not."""
+    x = torch.randn(2, channels, 9, 9, generator=torch.Generator().manual_seed(channels)).to(dtype)
+    x[0, 0, 4, 4] = x[1, -1, 0, 8] = torch.nan
+    x[0, -1, 2, 2], x[1, 0, 7, 7] = torch.inf, -torch.inf
+    torch._dynamo.reset()
+    compiled = torch.compile(POOLS[name], backend=torchair.get_npu_backend())
+    for values in (x, x.nan_to_num(), x):
+        torch.testing.assert_close(compiled(values), POOLS[name](values), equal_nan=True)

@@ -37,7 +37,7 @@ for number, (form, (statement, used)) in enumerate(FORMS.items()):
 
 (folder / "fails.py").write_text("import tensorflow as tf\n\ntf.no_such_name\n")
 try:
-    pass
+    __import__("fails")
 except AttributeError as error:
     found["line of an error"] = error.__traceback__.tb_next.tb_lineno
 

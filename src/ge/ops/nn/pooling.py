@@ -113,8 +113,12 @@ def _task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[Vie
 
 @register
 class MaxPool(Pooling):
-    """The maximum of each window; borders do not count."""
+    """The maximum of each window; borders do not count.
 
+    Frameworks disagree on NaN in a window: with `keeps_nan` the result is NaN, otherwise implementations may differ.
+    """
+
+    keeps_nan = Attr(bool, False)
     dataflow = Images()
     keeps_means = True
     precision = Precision(narrows=True)
@@ -139,7 +143,10 @@ class MaxPool(Pooling):
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
-        return _task(op, "max", inputs, outputs)
+        task = _task(op, "max", inputs, outputs)
+        if op.keeps_nan and op.inputs[0].dtype in FLOATS:  # type: ignore[union-attr]
+            task.attrs["keeps_nan"] = True
+        return task
 
 
 def _inside_counts(shape: Sequence[int], sizes: Sequence[int], window: Window) -> Any:

@@ -289,9 +289,8 @@ def _max_pool(n: AtenNode) -> Any:
         raise Unsupported("the maximum of whole numbers in windows")
     _, window = _window(n, desc_of(x))
     x = _batched(n, x, len(window.kernel))
-    y = n.op(
-        "MaxPool", x, **_attrs_of(window)
-    )  # the primitive; positions are dead where no gradient reads them
+    # The primitive; positions are dead where no gradient reads them.
+    y = n.op("MaxPool", x, keeps_nan=True, **_attrs_of(window))
     _, places = n.op("MaxPoolIndices", x, **_attrs_of(window))
     return [n.shaped(y, n.out(0).shape), n.shaped(places, n.out(1).shape)]
 
@@ -300,7 +299,8 @@ def _max_pool(n: AtenNode) -> Any:
 def _max_pool_only(n: AtenNode) -> Any:
     x = n.arg("self")
     _, window = _window(n, desc_of(x))
-    return n.shaped(n.op("MaxPool", _batched(n, x, len(window.kernel)), **_attrs_of(window)), n.out().shape)
+    x = _batched(n, x, len(window.kernel))
+    return n.shaped(n.op("MaxPool", x, keeps_nan=True, **_attrs_of(window)), n.out().shape)
 
 
 @aten("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
