@@ -1,5 +1,7 @@
 """Runs the runtime's tests on an extension built under sanitizers: ``python -m tests.sanitize thread``.
 
+Files and options of pytest may follow, to run these tests instead.
+
 The instrumented extension is built apart from the ordinary one and put on the path in its place. The
 sanitizers' own libraries must be loaded before the interpreter, which is not instrumented itself.
 """
@@ -10,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,18 +100,18 @@ def _library(kind: str) -> str:
     return found.stdout.strip()
 
 
-def main(kinds: str) -> int:
-    """Builds, then runs the tests; the exit status is pytest's."""
+def main(kinds: str, selected: Sequence[str] = ()) -> int:
+    """Builds, then runs the tests, all or those selected; the exit status is pytest's."""
     names = kinds.split(",")
     if not set(names) <= set(_LIBRARIES):
-        raise SystemExit(f"usage: python -m tests.sanitize {'|'.join(_LIBRARIES)}[,…]")
+        raise SystemExit(f"usage: python -m tests.sanitize {'|'.join(_LIBRARIES)}[,…] [tests]")
     site = _build(kinds, ROOT / "build" / f"sanitize-{'-'.join(names)}")
     environment = os.environ | _OPTIONS
     environment["PYTHONPATH"] = f"{site}:{ROOT / 'src'}"
     environment["LD_PRELOAD"] = " ".join([_library(name) for name in names] + ["libstdc++.so.6"])
     if "thread" in names:
         environment["OMP_NUM_THREADS"] = "1"
-    tests = list(dict.fromkeys(word for name in names for word in _TESTS[name]))
+    tests = selected or list(dict.fromkeys(word for name in names for word in _TESTS[name]))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "instrumented", "-q", *tests]
     try:
         return subprocess.run(command, env=environment, cwd=ROOT, check=False, timeout=_LIMIT).returncode
@@ -118,6 +121,6 @@ def main(kinds: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m tests.sanitize address,undefined")
-    sys.exit(main(sys.argv[1]))
+    if len(sys.argv) < 2:
+        raise SystemExit("usage: python -m tests.sanitize address,undefined [tests]")
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
