@@ -946,6 +946,7 @@ struct MaxPoolAttributes {
   OptionalList<std::int64_t> pads_begin = {};
   OptionalList<std::int64_t> pads_end = {};
   std::string data_format = "channels_first";
+  bool keeps_nan = false;
 };
 inline Value max_pool(const Value& x, const MaxPoolAttributes& attributes) {
   return detail::add("MaxPool", {x}, detail::Attributes()
@@ -954,7 +955,8 @@ inline Value max_pool(const Value& x, const MaxPoolAttributes& attributes) {
           .put("dilations", attributes.dilations)
           .put("pads_begin", attributes.pads_begin)
           .put("pads_end", attributes.pads_end)
-          .put("data_format", attributes.data_format), 1)[0];
+          .put("data_format", attributes.data_format)
+          .put("keeps_nan", attributes.keeps_nan), 1)[0];
 }
 
 // Each gradient goes to where its window's first maximum is.
