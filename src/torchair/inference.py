@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from torchair.backend import compile_graphs, get_compiler, get_npu_backend, why_
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 from torchair.gears import set_dim_gears
+from torchair.identities import Identities, Undescribed
 from torchair.kept import Changed, Digests, StoredGraph, Unkept
 from torchair.plan import FunctionPlan
 
@@ -79,6 +81,14 @@ def _default_folder() -> Path:
     return Path(given) / "graphs" if given not in ("", environment.OFF) else Path(".torchair_cache")
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A compiled method, and the objects that it is compiled for."""
+
+    function: Any  # Dynamo's AOTCompiledFunction
+    identities: Identities
+
+
 class _Cached:
     """A method with its compiled forms, newest first."""
 
@@ -94,7 +104,7 @@ class _Cached:
         self.method, self.module, self.config, self.folder = method, module, config, folder
         self.dynamic = dynamic
         self.files = files  # to keep within their limit
-        self.entries: list[Any] = []
+        self.entries: list[_Entry] = []
         self.names: list[str] | None = None  # of the arguments, with self
         self.plain: Callable[..., Any] | None = None  # what runs where nothing can be kept
         self.loads = self.compiles = 0
@@ -106,20 +116,36 @@ class _Cached:
             for entry in self.entries:
                 if self._fits(entry, args, kwargs):
                     try:
-                        return entry.fn(self.module, *args, **kwargs)
+                        return entry.function.fn(self.module, *args, **kwargs)
                     except Changed:
                         self.entries.remove(entry)
                         break
             return self._first(args, kwargs)
 
-    def _fits(self, entry: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        artifacts = entry._artifacts
+    def _fits(self, entry: _Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        values = self._values(entry.function, args, kwargs)
+        if not entry.function._artifacts.guard_manager.check(values):
+            return False
+        return entry.identities.hold(values, entry.function.fn.__globals__)
+
+    def _values(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, as guards read them."""
+        artifacts = function._artifacts
         if self.names is None:
             self.names = list(artifacts.signature.parameters)
         if kwargs or len(args) + 1 != len(self.names) or artifacts.runtime_env.closure:
-            return bool(entry.guard_check(self.module, *args, **kwargs))
-        values = dict(zip(self.names, (self.module, *args), strict=True))
-        return bool(artifacts.guard_manager.check(values))
+            return dict(function.prepare_f_locals(self.module, *args, **kwargs))
+        return dict(zip(self.names, (self.module, *args), strict=True))
+
+    def _loaded(
+        self, function: Any, described: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> _Entry | None:
+        """A function from a file, if its guards hold for these arguments."""
+        values = self._values(function, args, kwargs)
+        if not function._artifacts.guard_manager.check(values):
+            return None
+        identities = Identities.found(described, values, function.fn.__globals__)
+        return None if identities is None else _Entry(function, identities)
 
     # -- the first call with a kind of arguments ---------------------------------------------------------------
 
@@ -128,11 +154,11 @@ class _Cached:
         tensors = _tensors(self.module)
         digests = Digests(tensors)
         scope = self.method.__func__.__globals__
-        found = kept.load(folder, digests, scope, lambda entry: self._fits(entry, args, kwargs))
+        found = kept.load(folder, digests, scope, lambda *given: self._loaded(*given, args, kwargs))
         if found is not None:
             self.loads += 1
             self.entries.insert(0, found)
-            return found.fn(self.module, *args, **kwargs)
+            return found.function.fn(self.module, *args, **kwargs)
         try:
             entry, tracer = self._traced(args, kwargs)
         except Unkept as error:
@@ -143,28 +169,29 @@ class _Cached:
             return self.plain(*args, **kwargs)
         self.compiles += 1
         self.entries.insert(0, entry)
-        result = entry.fn(self.module, *args, **kwargs)
+        result = entry.function.fn(self.module, *args, **kwargs)
         try:
             tracer.save(folder, entry, tensors, digests)
             if self.files is not None:
                 self.files.bound()
-        except (Unkept, OSError) as error:
+        except (Unkept, Undescribed, OSError) as error:
             _log.warning("%s is not kept on disk: %s", self.method.__qualname__, error)
         return result
 
-    def _traced(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, _Tracer]:
+    def _traced(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[_Entry, _Tracer]:
         from torch._dynamo.aot_compile import aot_compile_fullgraph
         from torch._dynamo.hooks import Hooks
 
         tracer = _Tracer(self.config)
-        hooks = Hooks(guard_filter_fn=_storable)
+        guards = _Guards()
+        hooks = Hooks(guard_filter_fn=guards.storable)
         try:
-            entry = aot_compile_fullgraph(self.method, (tuple(args), dict(kwargs)), hooks, tracer, False)
+            function = aot_compile_fullgraph(self.method, (tuple(args), dict(kwargs)), hooks, tracer, False)
         except Unkept:
             raise
         except Exception as error:  # Dynamo's refusals are of many kinds
             raise Unkept(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
-        return entry, tracer
+        return _Entry(function, guards.identities), tracer
 
     def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The folder of everything that is known before a trace."""
@@ -187,19 +214,25 @@ class _Cached:
         return f"{type(self.module).__name__}.{self.method.__name__}-{digest[:24]}"
 
 
-def _storable(guards: Sequence[Any]) -> list[bool]:
-    """The guards that can be written; identities of functions and classes become digests of their source.
+class _Guards:
+    """The guards of a trace, divided into those that Dynamo can write and the identities of objects."""
 
-    They forget the lines of code they come from, which are read again and written out whenever guards are made.
-    """
-    from torch._dynamo.guards import CheckFunctionManager
+    def __init__(self) -> None:
+        self.identities = Identities({})
 
-    for guard in guards:
-        guard.orig_guard.user_stack = guard.orig_guard.stack = None
-    refused = CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES
-    return [
-        g.guard_type not in refused and not any(d in refused for d in g.derived_guard_types) for g in guards
-    ]
+    def storable(self, guards: Sequence[Any]) -> list[bool]:
+        """The guards that can be written.
+
+        They forget the lines of code they come from, which are read again and written out whenever guards are made.
+        """
+        from torch._dynamo.guards import CheckFunctionManager
+
+        for guard in guards:
+            guard.orig_guard.user_stack = guard.orig_guard.stack = None
+        refused = set(CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+        stored = [refused.isdisjoint({g.guard_type, *g.derived_guard_types}) for g in guards]
+        self.identities = Identities.of([g for g, kept in zip(guards, stored, strict=True) if not kept])
+        return stored
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -287,7 +320,7 @@ class _Tracer:
         self.graphs.append(graph)
         return graph
 
-    def save(self, folder: Path, entry: Any, tensors: Mapping[str, torch.Tensor], digests: Digests) -> None:
+    def save(self, folder: Path, entry: _Entry, tensors: Mapping[str, torch.Tensor], digests: Digests) -> None:
         """Write the graph as its first call has compiled it."""
         if len(self.plans) != 1 or self.live.first is None:
             raise Unkept("it could not be compiled for the NPU")
@@ -295,7 +328,9 @@ class _Tracer:
         names = _names(tensors, [self.live.first[i] for i in static])
         self.live.first = ()
         models = [program.model for program in plan.programs]
-        kept.save(folder, entry, StoredGraph(plan.form, static), models, digests.of(names))
+        described = entry.identities.descriptions()
+        graph = StoredGraph(plan.form, static)
+        kept.save(folder, entry.function, graph, models, digests.of(names), described)
 
 
 def _names(tensors: Mapping[str, torch.Tensor], wanted: Sequence[torch.Tensor]) -> list[str]:

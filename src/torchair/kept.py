@@ -1,8 +1,9 @@
 """Compiled graphs on disk: guards and steps in a sealed container, programs with packed weights in files beside it.
 
 1. Nothing of a file is used before its seal proves that this user wrote it; anything else counts as not there.
-2. A file is used where its guards hold, where the tensors that it took for constants have the same contents, and where
-   the traced source code is unchanged.
+2. A file is used where its guards hold, where the functions, classes and modules that they name are the same
+   (identities.py), where the tensors that it took for constants have the same contents, and where the traced source
+   code is unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._dynamo.aot_compile import AOTCompiledFunction
@@ -34,7 +35,9 @@ from torchair.plan import FunctionPlan, FunctionPlanData
 
 __all__ = ["Changed", "Digests", "StoredGraph", "Unkept", "load", "save"]
 
-FORMAT = 2
+T = TypeVar("T")
+
+FORMAT = 3
 SUFFIX = ".graph"
 
 
@@ -108,20 +111,27 @@ def save(
     graph: StoredGraph,
     models: Sequence[Model],
     constants: Mapping[str, str],
+    identities: Mapping[str, str],
 ) -> Path:
-    """Write a compiled function; `constants` are the digests of the tensors that the programs hold."""
+    """Write a compiled function.
+
+    `constants` are the digests of the tensors that the programs hold, `identities` the descriptions of the objects that
+    guards name.
+    """
     stripped = _stripped(compiled, graph)
     try:
         traced = AOTCompiledFunction.serialize(stripped).serialized_data
     except Exception as error:  # whatever pickle cannot take
         raise Unkept(f"{type(error).__name__}: {error}") from error
-    stem = hashlib.sha256(traced + json.dumps(constants, sort_keys=True).encode()).hexdigest()[:24]
+    deciding = json.dumps([constants, identities], sort_keys=True).encode()
+    stem = hashlib.sha256(traced + deciding).hexdigest()[:24]
     programs = [
         packed.write(model, folder / f"{stem}.{index}{packed.SUFFIX}") for index, model in enumerate(models)
     ]
     manifest = {
         "format": FORMAT,
         "constants": dict(constants),
+        "identities": dict(identities),
         "sources": _sources(compiled),
         "programs": [[p.name, _head(p)] for p in programs],
     }
@@ -177,8 +187,13 @@ class _Found:
     traced: bytes
 
 
-def load(folder: Path, digests: Digests, scope: dict[str, Any], fits: Callable[[Any], bool]) -> Any:
-    """The first compiled function of a folder that may be used here, None when there is none."""
+def load(
+    folder: Path,
+    digests: Digests,
+    scope: dict[str, Any],
+    entry: Callable[[AOTCompiledFunction, Mapping[str, str]], T | None],
+) -> T | None:
+    """The entry of the first compiled function of a folder that may be used here, None when there is none."""
     paths = sorted(folder.glob(f"*{SUFFIX}"), key=lambda p: p.stat().st_mtime, reverse=True)
     for path in paths:
         found = _read(path)
@@ -188,12 +203,13 @@ def load(folder: Path, digests: Digests, scope: dict[str, Any], fits: Callable[[
         if None in models:
             continue
         compiled = _function(found.traced, scope)
-        if fits(compiled):
+        made = entry(compiled, found.manifest["identities"])
+        if made is not None:
             for used in (path, *(folder / name for name, _ in found.manifest["programs"])):
                 CacheFolder.use(used)
             graph: Any = compiled._artifacts.compiled_fn
             graph.attach(models)
-            return compiled
+            return made
     return None
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import torchair
 from tests.torch.test_export_and_decode import Decoder, generate
@@ -116,6 +118,49 @@ def test_what_differs_is_compiled_anew(change: str, tmp_path: Path) -> None:
         return
     assert call(model, tmp_path, *args)[1] == (0, 1)
     assert call(net(), tmp_path, x)[1] == (1, 0)
+
+
+def _scaled_by(factor: float) -> Any:
+    return lambda x: x * factor
+
+
+FUNCTIONS = {
+    "of PyTorch": (functional.relu, functional.gelu, torch.tanh, torch.neg),
+    "of the user": (lambda x: x + 1, lambda x: x - 1),
+    "closures": (_scaled_by(2.0), _scaled_by(3.0)),
+    "partial": (partial(functional.leaky_relu, negative_slope=0.1), partial(functional.elu, alpha=0.5)),
+}
+
+
+class Activated(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.function = nn.Linear(8, 4), function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.layer(x))
+
+
+@pytest.mark.parametrize("functions", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_module_with_another_function_is_compiled_anew(functions: Any, tmp_path: Path) -> None:
+    x = torch.randn(3, 8)
+    for function in functions:
+        assert call(Activated(function).eval(), tmp_path, x)[1] == (0, 1)
+    for function in functions:
+        assert call(Activated(function).eval(), tmp_path, x)[1] == (1, 0)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_function_that_is_replaced_is_followed(loaded: bool, tmp_path: Path) -> None:
+    model, x = Activated(functional.relu).eval(), torch.randn(3, 8)
+    if loaded:
+        call(model, tmp_path, x)
+    cached, _ = call(model, tmp_path, x)
+    for function in (torch.tanh, functional.relu, torch.neg):
+        model.function = function
+        torch.testing.assert_close(cached(x), model(x), rtol=1e-4, atol=1e-5)
+    assert cached.compiles == 3 - loaded
 
 
 def test_changed_parameters_of_a_loaded_model_are_followed(tmp_path: Path) -> None:
