@@ -14,7 +14,10 @@ from typing import Any
 __all__ = ["Identities", "Undescribed"]
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
-_OWN_NAMES = ("G['__import_torch_dot_", "G['__builtins_dict__")  # PyTorch's own globals and Python's built-ins
+_OWN_NAMES = (
+    "G['__import_torch_dot_",
+    "G['__builtins_dict__",
+)  # PyTorch's own globals and Python's built-ins
 
 
 class Undescribed(Exception):
@@ -78,7 +81,7 @@ def _names(values: Mapping[str, object], scope: dict[str, Any]) -> dict[str, Any
 
 
 def _anchor(value: object) -> object:
-    """What is compared within a process: the code of a function, whose defaults and closure have guards of their own."""
+    """What is compared within a process: a function's code; its defaults and closure have guards of their own."""
     return getattr(value, "__code__", value)
 
 

@@ -154,7 +154,12 @@ class _Cached:
         tensors = _tensors(self.module)
         digests = Digests(tensors)
         scope = self.method.__func__.__globals__
-        found = kept.load(folder, digests, scope, lambda *given: self._loaded(*given, args, kwargs))
+        found = kept.load(
+            folder,
+            digests,
+            scope,
+            lambda function, described: self._loaded(function, described, args, kwargs),
+        )
         if found is not None:
             self.loads += 1
             self.entries.insert(0, found)
@@ -320,7 +325,9 @@ class _Tracer:
         self.graphs.append(graph)
         return graph
 
-    def save(self, folder: Path, entry: _Entry, tensors: Mapping[str, torch.Tensor], digests: Digests) -> None:
+    def save(
+        self, folder: Path, entry: _Entry, tensors: Mapping[str, torch.Tensor], digests: Digests
+    ) -> None:
         """Write the graph as its first call has compiled it."""
         if len(self.plans) != 1 or self.live.first is None:
             raise Unkept("it could not be compiled for the NPU")
