@@ -10,6 +10,7 @@ import pytest
 
 from ge import tune
 from ge.compiler import compile_plan
+from ge.errors import GeError
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.target import CostTable, costs_file, host, named, runtime_loops
@@ -51,6 +52,23 @@ def test_the_command_writes_what_plans_are_made_by(
     written = json.loads(costs_file(host().isa).read_text())
     assert written == {**asdict(CostTable()), "winograd_tiles": 77}
     assert host().costs == CostTable.of(written)
+
+
+def test_a_table_that_another_version_wrote_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions share the cache folder: unknown entries are ignored, missing ones keep their defaults."""
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path))
+    costs_file(host().isa).write_text(json.dumps({"winograd_tiles": 77, "entry_of_a_later_version": 1}))
+    assert host().costs == CostTable.of({"winograd_tiles": 77})
+
+
+@pytest.mark.parametrize("text", ["[", "[1, 2]", '{"winograd_tiles": "many"}'])
+def test_a_damaged_table_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path))
+    costs_file(host().isa).write_text(text)
+    with pytest.raises(GeError, match="cannot be read"):
+        host()
 
 
 def test_unknown_entries_are_named_with_the_choices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -92,7 +93,10 @@ def _tuned(isa: str) -> CostTable | None:
     if not path.is_file():
         return None
     try:
-        return CostTable.of(json.loads(path.read_text()))
+        values = dict(json.loads(path.read_text()))
+        known = {field.name for field in dataclasses.fields(CostTable)}
+        # The folder is shared: another version of this package may have written entries that this one lacks.
+        return CostTable.of({name: value for name, value in values.items() if name in known})
     except (OSError, ValueError, TypeError) as error:
         raise GeError(
             "E10010",
