@@ -12,16 +12,17 @@ import pytest
 import tbe
 from ge import ops
 from ge.engines.algorithms import implementation_of, unknown_names
-from ge.ops import FLOATS, Input, NodeView, Operator, Output
+from ge.ops import FLOATS, Attr, Input, NodeView, Operator, Output
 from ge.ops.base import lookup
 from ge.ops.builder import GraphBuilder
 from ge.ops.dataflow import Aligned
-from ge.ops.traits import Epilogue, Formula, Precision, Sign
+from ge.ops.traits import Epilogue, Formula, Precision, Sign, WeightAxes
 from ge.ops.views import Same
 from ge.options import CompileOptions, Implementation
 from ge.passes.cleanup.merge_movements import MergeMovements
 from ge.passes.cleanup.remove_identities import RemoveIdentities
 from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
+from ge.passes.fusion.fold_weights import FoldWeights
 from ge.passes.fusion.fuse_activations import FuseActivations
 from ge.passes.fusion.fuse_post_ops import FusePostOps
 from ge.passes.fusion.fuse_quantised import FuseQuantised
@@ -122,6 +123,27 @@ class Peak(Mine):
 
 class Heap(Peak):
     type, nests = "Mine", False
+
+
+class Scaled(Mine):
+    """x with each column times its weight, plus a bias."""
+
+    w = Input("T", FLOATS)
+    bias = Input("T", FLOATS, optional=True)
+    post_ops = Attr(list, (), item=str)
+    type, takes_epilogues = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, w: tbe.Tensor, bias: tbe.Tensor | None = None) -> tbe.Tensor:
+        return x * w if bias is None else x * w + bias
+
+
+class ScaledByColumn(Scaled):
+    type, takes_epilogues = "Mine", True
+
+    @staticmethod
+    def weight_axes(op: NodeView) -> WeightAxes:
+        return WeightAxes(data=-1, outputs=0, inputs=None)
 
 
 @pytest.fixture
@@ -247,6 +269,16 @@ def test_what_is_known_of_channels_goes_through_operators_that_keep_their_means(
         assert means is None
     else:
         np.testing.assert_array_equal(means, [taps.sum((1, 2, 3))])
+
+
+@_with(ScaledByColumn, Scaled)
+def test_factors_go_into_the_weights_of_products_that_name_their_axes(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        y = b.op("Mine", b.input("x", (2, 3), "float32"), np.ones(3, np.float32))
+        return b.op("Add", b.op("Mul", y, np.arange(3, dtype=np.float32)), np.float32(1))
+
+    wanted = ["Mine"] if operator is ScaledByColumn else ["Mine", "Mul", "Add"]
+    assert types(transformed(build, FoldWeights())) == wanted
 
 
 def test_traits_of_the_library_are_not_inherited_by_users() -> None:

@@ -36,7 +36,7 @@ from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.dataflow import Aligned, Dataflow
-from ge.ops.traits import Cost, Epilogue, Formula, ImageFormat, Precision, Sign
+from ge.ops.traits import Cost, Epilogue, Formula, ImageFormat, Precision, Sign, WeightAxes
 from ge.ops.views import Views
 from ge.plan import Task, View
 
@@ -227,6 +227,9 @@ class Operator:
     formula: ClassVar[Formula] = Formula.NONE  # of an elementwise operator
     epilogue: ClassVar[Epilogue | None] = None  # the equivalent epilogue of products and convolutions
     takes_epilogues: ClassVar[bool] = False  # a product with weights, a bias and the attribute post_ops
+    weight_axes: ClassVar[Callable[[NodeView], WeightAxes] | None] = (
+        None  # of a product with weights and a bias
+    )
     algorithm_names: ClassVar[
         tuple[str, ...]
     ] = ()  # names by which scripts choose among its algorithms, if it has several
@@ -522,7 +525,7 @@ _TRAITS = (
     *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
     *("image_format", "strided_inputs", "strided_output"),
     *("moves", "sign", "commutative", "linear", "nests", "keeps_means", "formula"),
-    *("epilogue", "takes_epilogues", "algorithm_names"),
+    *("epilogue", "takes_epilogues", "weight_axes", "algorithm_names"),
 )
 
 

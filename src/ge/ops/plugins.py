@@ -4,7 +4,7 @@
     def _softmax(n: Node) -> ir.Value:
         return n.op("Softmax", n.inputs[0], axes=[n.attr("axis", -1)])
 
-    simple("Relu", onnx="Relu", tensorflow="Relu")        # same inputs, no attributes
+    simple("Relu", onnx="Relu", tensorflow="Relu", aten="relu")    # same inputs, no attributes
 
 A plugin that cannot convert a node raises `Unsupported(reason, remedy)`; the parser collects them.
 """
@@ -107,8 +107,8 @@ class Node:
             default = float(np.float32(default))
         return self.attrs.get(name, default)
 
-    def operands(self, attrs: Collection[str] = ()) -> Sequence[ir.Value | None]:
-        """The inputs, None for absent ones before the last; `attrs` names those that are attributes."""
+    def operands(self, attrs: Collection[str] = (), type_: str = "") -> Sequence[ir.Value | None]:
+        """The inputs for operator `type_`, None for absent ones; `attrs` names those that are attributes."""
         return self.inputs
 
     def input(self, index: int) -> ir.Value | None:
@@ -242,7 +242,8 @@ def mapping(type_: str, attrs: Mapping[str, str] | Sequence[str] = ()) -> Callab
 
     def same_inputs(n: Node) -> Results:
         given = {ours: n.attr(theirs) for ours, theirs in names.items() if n.attr(theirs) is not None}
-        return n.builder.ops(type_, n.operands(names.values()), **given)
+        made = n.builder.ops(type_, n.operands(names.values(), type_), **given)
+        return made[0] if len(made) == 1 else made
 
     return same_inputs
 

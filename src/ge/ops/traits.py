@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-__all__ = ["Cost", "Epilogue", "Formula", "ImageFormat", "Precision", "Result", "Sign"]
+__all__ = ["Cost", "Epilogue", "Formula", "ImageFormat", "Precision", "Result", "Sign", "WeightAxes"]
 
 
 class Cost(enum.IntEnum):
@@ -89,3 +89,12 @@ class ImageFormat:
     images: int = 1  # the number of leading inputs that are images
     leads: bool = False  # a graph with such a node stores its images channels-last
     image_result: bool = True
+
+
+@dataclass(frozen=True)
+class WeightAxes:
+    """The channel axes of a product; None where one value per channel does not broadcast over the weight."""
+
+    data: int  # the channels of the first input and of the result
+    outputs: int | None  # of the weight: the channels of the result
+    inputs: int | None  # of the weight: the channels of the first input

@@ -14,6 +14,7 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine, NodeView, lookup
 from ge.ops.builder import GraphBuilder
+from ge.ops.traits import WeightAxes
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 
@@ -30,6 +31,7 @@ __all__ = [
     "replace_node",
     "scalar",
     "sole_consumer",
+    "weight_axes_of",
 ]
 
 _REWRITES_PER_NODE = 16  # bounds rules that undo each other
@@ -199,6 +201,12 @@ def product_of(value: ir.Value | None) -> ir.Node | None:
     """The product or convolution that produces a value, if its operator takes epilogues."""
     node = None if value is None else value.producer()
     return node if node is not None and lookup(node.op_type).takes_epilogues else None
+
+
+def weight_axes_of(node: ir.Node) -> WeightAxes | None:
+    """The channel axes of a product, None if its operator does not declare them."""
+    declared = lookup(node.op_type).weight_axes
+    return None if declared is None else declared(NodeView.of(node))
 
 
 def only_use(value: ir.Value) -> bool:

@@ -15,6 +15,7 @@ from ge.errors import GeError
 from ge.ir import facts
 from ge.ir.types import BOOL, TENSORS, TensorDesc, dtype_from_ir, numpy_dtype
 from ge.ir.values import constant_of, desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, has_dynamic_size, register
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
@@ -461,3 +462,36 @@ def _scanned(
         return repeat(n.builder, steps, states, step)
     except GeError as error:
         raise Unsupported(error.cause, error.remedy) from error
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+@aten("higher_order.cond")
+def _cond(n: AtenNode) -> Any:
+    """Both branches are functions of a builder and the operands, given by the front door."""
+    operands = list(n.arg("operands"))
+    then, otherwise = n.arg("true_fn"), n.arg("false_fn")
+    predicate = n.shaped(n.cast(n.arg("pred"), "bool"), [])
+    return branch(n.builder, predicate, lambda b: then(b, operands), lambda b: otherwise(b, operands))
+
+
+@aten("higher_order.while_loop")
+def _while_loop(n: AtenNode) -> Any:
+    """The condition is computed before the loop and at the end of each step."""
+    carried, extra = list(n.arg("carried_inputs")), list(n.arg("additional_inputs") or ())
+    condition, step = n.arg("cond_fn"), n.arg("body_fn")
+    first = n.shaped(condition(n.builder, [*carried, *extra])[0], [])
+    body: GraphBuilder = n.builder.subgraph("body")
+    body.input("step", (), "int64")
+    body.input("going", (), "bool")
+    states = [body.input(f"state{i}", desc_of(s).shape, desc_of(s).dtype) for i, s in enumerate(carried)]
+    after = step(body, [*states, *extra])
+    going = condition(body, [*after, *extra])[0]
+    body.output(body.op("Reshape", going, shape=[]) if desc_of(going).rank else going)
+    for value in after:
+        body.output(value)
+    made = n.builder.ops(
+        "Loop", [None, first, *carried, *body.captures()], body=body.graph, num_states=len(carried)
+    )
+    return list(made)

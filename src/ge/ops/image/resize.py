@@ -11,6 +11,7 @@ import numpy as np
 
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
@@ -495,3 +496,43 @@ def _resample_gradient(n: Node) -> Results:
         x = _weighted(n.builder, x, axis, Axis(out, size, size / out), *_taps_of_matrix(matrix))
     dtype = n.desc(1).dtype
     return x if dtype == "float32" else n.op("Cast", x, to=dtype)
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+def _resized_aten(n: AtenNode, mode: str, coordinates: str, **attrs: Any) -> Any:
+    x = n.arg("self", n.arg("input"))
+    desc, out = desc_of(x), n.out()
+    space = desc.rank - 2
+    if desc.dtype not in FLOATS or not desc.size:
+        raise Unsupported(f"{desc} resized")
+    scales = [n.arg(k) for k in ("scales_d", "scales_h", "scales_w", "scales")]
+    given = [float(s) for s in scales if s is not None] or [float(s) for s in n.arg("scale_factors", [])]
+    axes = list(range(2, desc.rank))
+    if given and len(given) == space and not n.arg("align_corners"):
+        attrs["scales"] = given
+    sizes = list(out.shape[2:])
+    return n.back(
+        n.op("Resize", n.wide(x), axes=axes, sizes=sizes, mode=mode, coordinates=coordinates, **attrs)
+    )
+
+
+@aten("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def _nearest(n: AtenNode) -> Any:
+    return _resized_aten(n, "nearest", "asymmetric", rounding="floor")
+
+
+@aten("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+def _nearest_exact(n: AtenNode) -> Any:
+    return _resized_aten(n, "nearest", "half_pixel", rounding="round_prefer_ceil")
+
+
+@aten("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")
+def _linear_resize(n: AtenNode) -> Any:
+    return _resized_aten(n, "linear", "align_corners" if n.arg("align_corners") else "half_pixel")
+
+
+@aten("upsample_bicubic2d")
+def _cubic_resize(n: AtenNode) -> Any:
+    return _resized_aten(n, "cubic", "align_corners" if n.arg("align_corners") else "half_pixel")

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
+from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced
 from ge.ops.math.checks import indices_of
@@ -529,3 +531,17 @@ def _adjust_contrast(n: Node) -> Results:
     rank = n.desc().rank
     mean = n.op("ReduceMean", n.inputs[0], axes=[rank - 3, rank - 2], keepdims=True)
     return n.op("Add", n.op("Mul", n.op("Sub", n.inputs[0], mean), n.inputs[1]), mean)
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+@aten("grid_sampler_2d", "grid_sampler_3d")
+def _grid_sample_aten(n: AtenNode) -> Any:
+    x = n.arg("input")
+    if desc_of(x).dtype not in ("float32", "float64") or not desc_of(x).size:
+        raise Unsupported(f"samples of {desc_of(x)}")
+    mode = ("linear", "nearest", "cubic")[int(n.arg("interpolation_mode", 0))]
+    padding = ("zeros", "border", "reflection")[int(n.arg("padding_mode", 0))]
+    return n.op("GridSample", x, n.arg("grid"), mode=mode, padding_mode=padding,
+                align_corners=bool(n.arg("align_corners")))  # fmt: skip

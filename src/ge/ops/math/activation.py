@@ -232,16 +232,14 @@ _attributes("Celu", "Celu", alpha=1.0)
 _attributes("HardSigmoid", "HardSigmoid", alpha=0.2, beta=0.5)
 _attributes("ThresholdedRelu", "ThresholdedRelu", alpha=1.0)
 _attributes("Shrink", "Shrink", lambd=0.5, bias=0.0)
-simple("HardSwish", onnx="HardSwish")
-simple("Mish", onnx="Mish")
+simple("HardSwish", onnx="HardSwish", aten="hardswish")
+simple("Mish", onnx="Mish", aten="mish")
+simple("Swish", aten="silu")
+simple("LeakyRelu", attrs={"alpha": "negative_slope"}, aten="leaky_relu")
+simple("Gelu", attrs=["approximate"], onnx="Gelu", aten="gelu")
 simple("Softsign", onnx="Softsign", tensorflow="Softsign")
 simple("Elu", tensorflow="Elu")
 simple("Selu", tensorflow="Selu")
-
-
-@plugin(onnx="Gelu")
-def _gelu(n: Node) -> Results:
-    return n.op("Gelu", n.inputs[0], approximate=n.attr("approximate", "none"))
 
 
 @plugin(onnx="Swish")

@@ -75,28 +75,32 @@ _binary(
 )
 _binary("Sub", "sub", NUMBERS, Cost.PLAIN, _arithmetic("sub", linear=True), onnx="Sub", tensorflow="Sub")
 _binary("Mul", "mul", NUMBERS, Cost.PLAIN, _arithmetic("mul", **_SWAPS), onnx="Mul", tensorflow="Mul")
-_binary("Div", "div", traits=_arithmetic("div", sign=Sign.KEPT))
+_binary(
+    "Div", "div", traits=_arithmetic("div", sign=Sign.KEPT), aten=["div.Tensor", "div.Scalar", "true_divide"]
+)
 _binary("FloorDiv", "floordiv")
 _binary("Mod", "mod")
 _binary("FMod", "fmod")
 _binary("Pow", "pow", cost=Cost.EXPENSIVE)
 _binary("Maximum", "max", NUMBERS, Cost.PLAIN, {**_SWAPS, "epilogue": Epilogue("max")}, tensorflow="Maximum")
 _binary("Minimum", "min", NUMBERS, Cost.PLAIN, {**_SWAPS, "epilogue": Epilogue("min")}, tensorflow="Minimum")
-_binary("Atan2", "atan2", FLOATS, Cost.EXPENSIVE, tensorflow="Atan2")
-_binary("And", "and", BOOL, onnx="And", tensorflow="LogicalAnd")
-_binary("Or", "or", BOOL, onnx="Or", tensorflow="LogicalOr")
-_binary("Xor", "xor", BOOL, onnx="Xor")
-_binary("Equal", "eq", TENSORS, onnx="Equal")
-_binary("NotEqual", "ne", TENSORS)
-_binary("Less", "lt", TENSORS, Cost.PLAIN, onnx="Less", tensorflow="Less")
-_binary("LessEqual", "le", TENSORS, Cost.PLAIN, onnx="LessOrEqual", tensorflow="LessEqual")
-_binary("Greater", "gt", TENSORS, Cost.PLAIN, onnx="Greater", tensorflow="Greater")
-_binary("GreaterEqual", "ge", TENSORS, Cost.PLAIN, onnx="GreaterOrEqual", tensorflow="GreaterEqual")
+_binary("Atan2", "atan2", FLOATS, Cost.EXPENSIVE, tensorflow="Atan2", aten=["atan2", "arctan2"])
+_binary("And", "and", BOOL, onnx="And", tensorflow="LogicalAnd", aten="logical_and")
+_binary("Or", "or", BOOL, onnx="Or", tensorflow="LogicalOr", aten="logical_or")
+_binary("Xor", "xor", BOOL, onnx="Xor", aten="logical_xor")
+_binary("Equal", "eq", TENSORS, onnx="Equal", aten="eq")
+_binary("NotEqual", "ne", TENSORS, aten="ne")
+_binary("Less", "lt", TENSORS, Cost.PLAIN, onnx="Less", tensorflow="Less", aten="lt")
+_binary("LessEqual", "le", TENSORS, Cost.PLAIN, onnx="LessOrEqual", tensorflow="LessEqual", aten="le")
+_binary("Greater", "gt", TENSORS, Cost.PLAIN, onnx="Greater", tensorflow="Greater", aten="gt")
+_binary(
+    "GreaterEqual", "ge", TENSORS, Cost.PLAIN, onnx="GreaterOrEqual", tensorflow="GreaterEqual", aten="ge"
+)
 _binary("BitwiseAnd", "bitand", INTS, onnx="BitwiseAnd", tensorflow="BitwiseAnd")
 _binary("BitwiseOr", "bitor", INTS, onnx="BitwiseOr", tensorflow="BitwiseOr")
 _binary("BitwiseXor", "bitxor", INTS, onnx="BitwiseXor", tensorflow="BitwiseXor")
-_binary("ShiftLeft", "shl", INTS)
-_binary("ShiftRight", "shr", INTS)
+_binary("ShiftLeft", "shl", INTS, aten="bitwise_left_shift")
+_binary("ShiftRight", "shr", INTS, aten="bitwise_right_shift")
 
 
 @register
@@ -140,7 +144,12 @@ class Select(Operator):
         return tbe.select(condition, x, y)
 
 
-simple("Select", onnx="Where", tensorflow="SelectV2")
+simple(
+    "Select",
+    onnx="Where",
+    tensorflow="SelectV2",
+    aten=["where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"],
+)
 
 
 @plugin(onnx="Pow", since=7)

@@ -58,46 +58,67 @@ def _unary(
 _POSITIVE = Sign.NON_NEGATIVE
 
 # type, tbe function, element types, cost, sign, epilogue, other traits, framework names
-_unary("Abs", "abs", NUMBERS, sign=_POSITIVE, epilogue="abs", onnx="Abs", tensorflow="Abs")
-_unary("Neg", "neg", NUMBERS, Cost.PLAIN, linear=True, onnx="Neg", tensorflow="Neg")
-_unary("Exp", "exp", cost=Cost.SLOW, sign=_POSITIVE, onnx="Exp", tensorflow="Exp")
-_unary("Exp2", "exp2")
-_unary("Expm1", "expm1", tensorflow="Expm1")
-_unary("Log", "log", cost=Cost.SLOW, onnx="Log", tensorflow="Log")
-_unary("Log1p", "log1p", curve=True, tensorflow="Log1p")
-_unary("Log2", "log2")
-_unary("Sqrt", "sqrt", sign=_POSITIVE, onnx="Sqrt", tensorflow="Sqrt")
-_unary("Rsqrt", "rsqrt", tensorflow="Rsqrt")
-_unary("Reciprocal", "reciprocal", onnx="Reciprocal", tensorflow=["Reciprocal", "Inv"])
-_unary("Square", "square", NUMBERS, sign=_POSITIVE, epilogue="square", tensorflow="Square")
-_unary("Sin", "sin", onnx="Sin", tensorflow="Sin")
-_unary("Cos", "cos", onnx="Cos", tensorflow="Cos")
-_unary("Tan", "tan", cost=Cost.EXPENSIVE, onnx="Tan", tensorflow="Tan")
-_unary("Asin", "asin", cost=Cost.EXPENSIVE, onnx="Asin", tensorflow="Asin")
-_unary("Acos", "acos", cost=Cost.EXPENSIVE, onnx="Acos", tensorflow="Acos")
-_unary("Atan", "atan", cost=Cost.EXPENSIVE, onnx="Atan", tensorflow="Atan")
-_unary("Sinh", "sinh", cost=Cost.EXPENSIVE, onnx="Sinh", tensorflow="Sinh")
-_unary("Cosh", "cosh", cost=Cost.EXPENSIVE, onnx="Cosh", tensorflow="Cosh")
-_unary("Tanh", "tanh", cost=Cost.SLOW, epilogue="tanh", onnx="Tanh", tensorflow="Tanh")
-_unary("Asinh", "asinh", cost=Cost.EXPENSIVE, onnx="Asinh", tensorflow="Asinh")
-_unary("Acosh", "acosh", cost=Cost.EXPENSIVE, onnx="Acosh", tensorflow="Acosh")
-_unary("Atanh", "atanh", cost=Cost.EXPENSIVE, onnx="Atanh", tensorflow="Atanh")
-_unary("Erf", "erf", cost=Cost.EXPENSIVE, onnx="Erf", tensorflow="Erf")
-_unary("Erfc", "erfc", cost=Cost.EXPENSIVE, tensorflow="Erfc")
+_unary("Abs", "abs", NUMBERS, sign=_POSITIVE, epilogue="abs", onnx="Abs", tensorflow="Abs", aten="abs")
+_unary("Neg", "neg", NUMBERS, Cost.PLAIN, linear=True, onnx="Neg", tensorflow="Neg", aten="neg")
+_unary("Exp", "exp", cost=Cost.SLOW, sign=_POSITIVE, onnx="Exp", tensorflow="Exp", aten="exp")
+_unary("Exp2", "exp2", aten=["exp2", "special_exp2"])
+_unary("Expm1", "expm1", tensorflow="Expm1", aten=["expm1", "special_expm1"])
+_unary("Log", "log", cost=Cost.SLOW, onnx="Log", tensorflow="Log", aten="log")
+_unary("Log1p", "log1p", curve=True, tensorflow="Log1p", aten=["log1p", "special_log1p"])
+_unary("Log2", "log2", aten="log2")
+_unary("Sqrt", "sqrt", sign=_POSITIVE, onnx="Sqrt", tensorflow="Sqrt", aten="sqrt")
+_unary("Rsqrt", "rsqrt", tensorflow="Rsqrt", aten="rsqrt")
+_unary("Reciprocal", "reciprocal", onnx="Reciprocal", tensorflow=["Reciprocal", "Inv"], aten="reciprocal")
+_unary("Square", "square", NUMBERS, sign=_POSITIVE, epilogue="square", tensorflow="Square", aten="square")
+_unary("Sin", "sin", onnx="Sin", tensorflow="Sin", aten="sin")
+_unary("Cos", "cos", onnx="Cos", tensorflow="Cos", aten="cos")
+_unary("Tan", "tan", cost=Cost.EXPENSIVE, onnx="Tan", tensorflow="Tan", aten="tan")
+_unary("Asin", "asin", cost=Cost.EXPENSIVE, onnx="Asin", tensorflow="Asin", aten="asin")
+_unary("Acos", "acos", cost=Cost.EXPENSIVE, onnx="Acos", tensorflow="Acos", aten="acos")
+_unary("Atan", "atan", cost=Cost.EXPENSIVE, onnx="Atan", tensorflow="Atan", aten="atan")
+_unary("Sinh", "sinh", cost=Cost.EXPENSIVE, onnx="Sinh", tensorflow="Sinh", aten="sinh")
+_unary("Cosh", "cosh", cost=Cost.EXPENSIVE, onnx="Cosh", tensorflow="Cosh", aten="cosh")
+_unary("Tanh", "tanh", cost=Cost.SLOW, epilogue="tanh", onnx="Tanh", tensorflow="Tanh", aten="tanh")
+_unary("Asinh", "asinh", cost=Cost.EXPENSIVE, onnx="Asinh", tensorflow="Asinh", aten="asinh")
+_unary("Acosh", "acosh", cost=Cost.EXPENSIVE, onnx="Acosh", tensorflow="Acosh", aten="acosh")
+_unary("Atanh", "atanh", cost=Cost.EXPENSIVE, onnx="Atanh", tensorflow="Atanh", aten="atanh")
+_unary("Erf", "erf", cost=Cost.EXPENSIVE, onnx="Erf", tensorflow="Erf", aten=["erf", "special_erf"])
+_unary("Erfc", "erfc", cost=Cost.EXPENSIVE, tensorflow="Erfc", aten=["erfc", "special_erfc"])
 _unary("Sign", "sign", NUMBERS, onnx="Sign", tensorflow="Sign")
 _unary("Floor", "floor", NUMBERS, onnx="Floor", tensorflow="Floor")
 _unary("Ceil", "ceil", NUMBERS, onnx="Ceil", tensorflow="Ceil")
 _unary("Round", "round", NUMBERS, onnx="Round", tensorflow=["Round", "Rint"])
 _unary("Trunc", "trunc", NUMBERS)
-_unary("Not", "not", BOOL, onnx="Not", tensorflow="LogicalNot")
+_unary("Not", "not", BOOL, onnx="Not", tensorflow="LogicalNot", aten="logical_not")
 _unary("BitwiseNot", "bitwise_not", INTS, onnx="BitwiseNot", tensorflow="Invert")
 _unary("IsFinite", "isfinite", tensorflow="IsFinite")
 _unary("IsNan", "isnan", onnx="IsNaN", tensorflow="IsNan")
-_unary("Sigmoid", "sigmoid", FLOATS, Cost.SLOW, _POSITIVE, "sigmoid", onnx="Sigmoid", tensorflow="Sigmoid")
+_unary(
+    "Sigmoid",
+    "sigmoid",
+    FLOATS,
+    Cost.SLOW,
+    _POSITIVE,
+    "sigmoid",
+    onnx="Sigmoid",
+    tensorflow="Sigmoid",
+    aten="sigmoid",
+)
 _unary("Softplus", "softplus", sign=_POSITIVE, curve=True, onnx="Softplus", tensorflow="Softplus")
-_unary("Relu", "relu", NUMBERS, Cost.PLAIN, _POSITIVE, "relu", curve=True, onnx="Relu", tensorflow="Relu")
-_unary("Lgamma", "lgamma", cost=Cost.EXPENSIVE, tensorflow="Lgamma")
-_unary("Digamma", "digamma", cost=Cost.EXPENSIVE)
+_unary(
+    "Relu",
+    "relu",
+    NUMBERS,
+    Cost.PLAIN,
+    _POSITIVE,
+    "relu",
+    curve=True,
+    onnx="Relu",
+    tensorflow="Relu",
+    aten="relu",
+)
+_unary("Lgamma", "lgamma", cost=Cost.EXPENSIVE, tensorflow="Lgamma", aten="lgamma")
+_unary("Digamma", "digamma", cost=Cost.EXPENSIVE, aten=["digamma", "special_digamma"])
 
 
 @register

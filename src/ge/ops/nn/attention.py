@@ -11,9 +11,11 @@ import numpy as np
 from ge.implementations import DECOMPOSED, choose
 from ge.ir.types import BOOL, FLOATS, TensorDesc, widened
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
 from ge.ops.nn.tasks import decomposes, dense_operation
+from ge.ops.plugins import Unsupported
 from ge.ops.traits import Precision
 from ge.ops.views import is_row_major
 from ge.plan import Task, View
@@ -306,3 +308,123 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[A
         b.op("MatMul", weights, dy, transpose_a=True),
     )
     return [_cast(b, x, dtype) for x in found]
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+@aten("_scaled_dot_product_flash_attention_for_cpu")
+def _attention(n: AtenNode) -> Any:
+    """softmax(q k' * scale + mask) v, and the logarithm of each row's sum, which only gradients read.
+
+    Where several heads of queries share one of keys and values, those of a single token are the rows of one head, so
+    the cache is read once; for more tokens keys and values are repeated.
+    """
+    q, k, v = _attended(n)
+    mask, scores, repeats = _mask(n), _score_attrs(n), _repeats(q, k)
+    if repeats > 1 and desc_of(q).shape[-2] == 1 and not scores["causal"]:
+        q = n.shaped(q, [*desc_of(k).shape[:-2], repeats, desc_of(q).shape[-1]])
+        mask = _mask_of_groups(n, mask, repeats)
+    elif repeats > 1:
+        k, v = (_repeated(n, t, repeats) for t in (k, v))
+    y, sums = n.op("Attention", q, k, v, mask, **scores)
+    return [n.shaped(y, n.out(0).shape), n.cast(n.shaped(sums, n.out(1).shape), n.out(1).dtype)]
+
+
+@aten("_scaled_dot_product_flash_attention_for_cpu_backward")
+def _attention_backward(n: AtenNode) -> Any:
+    q, k, v = _attended(n)
+    repeats = _repeats(q, k)
+    if repeats > 1:
+        k, v = (_repeated(n, t, repeats) for t in (k, v))
+    values = [n.arg("grad_out"), q, k, v, n.arg("out"), n.arg("logsumexp")]
+    by_q, by_k, by_v = n.op("AttentionGrad", *values, _mask(n), **_score_attrs(n))
+    if repeats == 1:
+        return [by_q, by_k, by_v]
+    return [by_q, *(n.back(_summed(n, g, repeats), i) for i, g in ((1, by_k), (2, by_v)))]
+
+
+def _repeats(q: Any, k: Any) -> int:
+    """How many heads of queries share a head of keys."""
+    heads, groups = desc_of(q).shape, desc_of(k).shape
+    if len(heads) != 4 or len(groups) != 4 or heads[1] == groups[1] or not groups[1] or heads[1] % groups[1]:
+        return 1
+    return heads[1] // groups[1]
+
+
+def _repeated(n: AtenNode, value: Any, repeats: int) -> Any:
+    """Each head several times: (batch, groups, length, size) to (batch, heads, length, size)."""
+    batch, groups, length, size = desc_of(value).shape
+    wide = n.spread(n.shaped(value, [batch, groups, 1, length, size]), [batch, groups, repeats, length, size])
+    return n.shaped(wide, [batch, groups * repeats, length, size])
+
+
+def _summed(n: AtenNode, gradient: Any, repeats: int) -> Any:
+    """The gradient of heads that were repeated."""
+    batch, heads, length, size = desc_of(gradient).shape
+    apart = n.shaped(n.wide(gradient), [batch, heads // repeats, repeats, length, size])
+    return n.op("ReduceSum", apart, axes=[2])
+
+
+def _mask_of_groups(n: AtenNode, mask: Any, repeats: int) -> Any:
+    """The mask of single tokens, with a row for each head of a group where heads differ."""
+    if mask is None or desc_of(mask).rank < 3 or desc_of(mask).shape[-3] == 1:
+        return mask
+    *before, heads, _, keys = desc_of(mask).shape
+    return n.shaped(mask, [*before, heads // repeats, repeats, keys])
+
+
+# What SDPA becomes on CUDA tensors: the same, with sums in shapes of their own and, beside them, the state of random
+# numbers that nothing draws without dropout.
+@aten("_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
+      "_scaled_dot_product_cudnn_attention")  # fmt: skip
+def _attention_on_cuda(n: AtenNode) -> Any:
+    if n.arg("return_debug_mask", False):
+        raise Unsupported("attention that gives its weights")
+    y, sums = n.op("Attention", *_attended(n), _mask(n), **_score_attrs(n))
+    wanted = n.out(1)
+    count = math.prod(desc_of(sums).shape)
+    if math.prod(wanted.shape) < count:  # nobody reads them
+        sums = n.filled(0, wanted)
+    elif math.prod(wanted.shape) > count:  # rows to the next multiple of 32
+        more = wanted.shape[-1] - desc_of(sums).shape[-1]
+        sums = n.op("Pad", sums, low=[0, 0, 0], high=[0, 0, more])
+    others = [None if desc is None else n.filled(0, desc) for desc in n.results[2:]]
+    return [y, n.shaped(n.cast(sums, wanted.dtype), wanted.shape), *others]
+
+
+@aten("_scaled_dot_product_efficient_attention_backward", "_scaled_dot_product_flash_attention_backward",
+      "_scaled_dot_product_cudnn_attention_backward")  # fmt: skip
+def _attention_on_cuda_backward(n: AtenNode) -> Any:
+    rows = desc_of(n.arg("query")).shape[:-1]
+    sums = n.arg("logsumexp")
+    if desc_of(sums).shape[2] != rows[2]:
+        sums = n.op("Slice", sums, starts=[0, 0, 0], ends=list(rows))
+    dy = n.arg("grad_out_") if n.arg("grad_out_") is not None else n.arg("grad_out")
+    mask = n.arg("attn_bias")
+    if mask is not None and any(n.arg("grad_input_mask", [])[3:]):
+        raise Unsupported("the gradient of the numbers that attention adds to its scores")
+    values = [dy, *_attended(n), n.arg("out"), n.shaped(sums, rows)]
+    return [*n.op("AttentionGrad", *values, _mask(n), **_score_attrs(n)), None][: len(n.results)]
+
+
+def _attended(n: AtenNode) -> list[Any]:
+    if n.arg("dropout_p", 0.0):
+        raise Unsupported("attention that drops weights")
+    return [n.arg("query"), n.arg("key"), n.arg("value")]
+
+
+def _mask(n: AtenNode) -> Any:
+    """Bools, or numbers that are added to scores without being rounded."""
+    mask = n.arg("attn_mask", n.arg("attn_bias"))
+    return mask if mask is None or desc_of(mask).dtype == "bool" else n.wide(mask)
+
+
+def _score_attrs(n: AtenNode) -> dict[str, Any]:
+    """How scores are formed; a query whose keys are all hidden gives zeros."""
+    size = desc_of(n.arg("query")).shape[-1]
+    return {
+        "scale": float(n.arg("scale", 1 / math.sqrt(size))),
+        "causal": bool(n.arg("is_causal", False)),
+        "zeros": n.arg("attn_mask", n.arg("attn_bias")) is not None,
+    }

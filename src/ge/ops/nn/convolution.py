@@ -12,6 +12,7 @@ import onnx_ir as ir
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.math.reduce import widened
 from ge.ops.nn.post_ops import apply_post_ops
@@ -26,13 +27,14 @@ from ge.ops.nn.spatial import (
     expression_windows,
     fused_activation,
     onnx_window,
+    per_axis,
     post_operands,
     tf_format,
     tf_window,
     weight_perm,
 )
 from ge.ops.plugins import Node, Results, Unsupported, plugin
-from ge.ops.traits import ImageFormat, Precision
+from ge.ops.traits import ImageFormat, Precision, WeightAxes
 from ge.ops.views import has_wide_rows
 from ge.plan import Task, View
 
@@ -61,6 +63,10 @@ class Convolving(Operator):
     @staticmethod
     def refuse(op: NodeView) -> str:
         return "more than 3 spatial axes" if op.inputs[0].rank > 5 else ""  # type: ignore[union-attr]
+
+
+def _channel_axis(op: NodeView) -> int:
+    return -1 if op.data_format == "channels_last" else 1
 
 
 def _layout(op: NodeView) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -140,6 +146,11 @@ class Conv(Convolving):
     algorithm_names = ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative")
     # Wider rows are written directly, or at the cost of the copy that a Concat would be.
     strided_output = has_wide_rows
+
+    @staticmethod
+    def weight_axes(op: NodeView) -> WeightAxes:
+        outputs, inputs, *_ = weight_perm(op.inputs[1].rank, op.weight_format)  # type: ignore[union-attr]
+        return WeightAxes(_channel_axis(op), outputs, inputs if op.groups == 1 else None)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -258,6 +269,11 @@ class ConvTranspose(Convolving):
         "Conv3DTranspose",
         "Deconvolution",
     )
+
+    @staticmethod
+    def weight_axes(op: NodeView) -> WeightAxes:
+        _, outputs, *_ = weight_perm(op.inputs[1].rank, op.weight_format)  # type: ignore[union-attr]
+        return WeightAxes(_channel_axis(op), outputs if op.groups == 1 else None, None)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -565,3 +581,132 @@ def _backprop_input(n: Node, sizes: Sequence[int], weight: Any, groups: int | No
         data_format=form,
         weight_format="IO",
     )
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+FEW_CHANNELS = 4  # of a picture: vectors of channels would be mostly empty
+
+
+def _patches(n: AtenNode, x: Any, w: TensorDesc, pads: list[int], attrs: dict[str, Any]) -> Any | None:
+    """The windows of an image as rows if they do not overlap: the convolution is then a matrix product."""
+    batch, channels, *sizes = desc_of(x).shape
+    kernel = list(w.shape[2:])
+    is_tiled = attrs["strides"] == kernel and not any(s % k for s, k in zip(sizes, kernel, strict=True))
+    plain = attrs["groups"] == 1 and set(attrs["dilations"]) == {1} and not any(pads)
+    if not (is_tiled and plain) or channels > FEW_CHANNELS or math.prod(kernel) < 16:
+        return None
+    counts = [s // k for s, k in zip(sizes, kernel, strict=True)]
+    pairs = [v for pair in zip(counts, kernel, strict=True) for v in pair]
+    places, within = range(2, 2 + len(pairs), 2), range(3, 2 + len(pairs), 2)
+    cut = n.op("Transpose", n.shaped(x, [batch, channels, *pairs]), perm=[0, *places, 1, *within])
+    return n.shaped(cut, [batch * math.prod(counts), channels * math.prod(kernel)])
+
+
+@aten("convolution", "_convolution")
+def _convolution_aten(n: AtenNode) -> Any:
+    x, w, bias = n.arg("input"), n.arg("weight"), n.arg("bias")
+    rank = desc_of(x).rank
+    if rank != desc_of(w).rank or not desc_of(x).size or not desc_of(w).size:
+        raise Unsupported(f"a convolution of {desc_of(x)} with {desc_of(w)}")
+    if desc_of(x).dtype not in FLOATS:
+        raise Unsupported("a convolution of whole numbers")
+    space = rank - 2
+    strides, pads, holes = (per_axis(n.arg(k), space) for k in ("stride", "padding", "dilation"))
+    attrs: dict[str, Any] = {"strides": strides, "dilations": holes, "groups": int(n.arg("groups", 1))}
+    if not n.arg("transposed"):
+        rows = _patches(n, x, desc_of(w), pads, attrs)
+        if rows is not None:
+            return _of_patches(n, n.op("MatMul", rows, _as_rows(n, w), bias, transpose_b=True))
+        return n.op("Conv", x, w, bias, pads_begin=pads, pads_end=pads, **attrs)
+    return n.op("ConvTranspose", x, w, bias, pads_begin=pads, output_shape=list(n.out().shape[2:]), **attrs)
+
+
+def _as_rows(n: AtenNode, w: Any) -> Any:
+    first, *rest = desc_of(w).shape
+    return n.shaped(w, [first, math.prod(rest)])
+
+
+def _of_patches(n: AtenNode, y: Any) -> Any:
+    """A convolution's result from its rows."""
+    batch, channels, *space = n.out().shape
+    rank = 2 + len(space)
+    return n.op("Transpose", n.shaped(y, [batch, *space, channels]), perm=[0, rank - 1, *range(1, rank - 1)])
+
+
+@aten("convolution_backward")
+def _convolution_backward(n: AtenNode) -> Any:
+    """By the input a transposed convolution of the gradient, by the weight a product over all windows."""
+    g, x, w = n.arg("grad_output"), n.arg("input"), n.arg("weight")
+    space = desc_of(x).rank - 2
+    if desc_of(x).rank != desc_of(w).rank or not desc_of(g).size:
+        raise Unsupported(f"a convolution of {desc_of(x)}")
+    strides, pads, holes = (per_axis(n.arg(k), space) for k in ("stride", "padding", "dilation"))
+    attrs: dict[str, Any] = {"strides": strides, "dilations": holes, "groups": int(n.arg("groups", 1))}
+    mask = [bool(m) for m in n.arg("output_mask")]
+    transposed = bool(n.arg("transposed"))
+    results: list[Any] = [None, None, None]
+    if mask[0]:
+        results[0] = _by_input(n, g, w, pads, attrs, transposed, desc_of(x))
+    if mask[1]:
+        # A transposed convolution exchanges what is convolved and what it gives.
+        data, gradient = (g, x) if transposed else (x, g)
+        rows = None if transposed else _patches(n, data, desc_of(w), pads, attrs)
+        if rows is not None:
+            results[1] = _by_weight_of_patches(n, rows, gradient, w)
+        else:
+            ends = _end_borders(desc_of(data), desc_of(gradient), desc_of(w), strides, pads, holes)
+            results[1] = _by_weight(n, data, gradient, w, pads, ends, attrs)
+    if mask[2]:
+        axes = [0, *range(2, desc_of(g).rank)]
+        results[2] = n.op("ReduceSum", g, axes=axes, keepdims=False)
+    return results
+
+
+def _by_input(
+    n: AtenNode, g: Any, w: Any, pads: list[int], attrs: dict[str, Any], transposed: bool, x: TensorDesc
+) -> Any:
+    if not transposed:
+        return n.op("ConvTranspose", g, w, pads_begin=pads, output_shape=list(x.shape[2:]), **attrs)
+    ends = _end_borders(desc_of(g), x, desc_of(w), attrs["strides"], pads, attrs["dilations"])
+    return n.op("Conv", g, w, pads_begin=pads, pads_end=ends, **attrs)
+
+
+def _by_weight(
+    n: AtenNode, data: Any, gradient: Any, w: Any, pads: list[int], ends: list[int], attrs: dict[str, Any]
+) -> Any:
+    """Rows at the end that would make room for further windows are cut off."""
+    kernel = list(desc_of(w).shape[2:])
+    window = Window(
+        tuple(kernel), tuple(attrs["strides"]), tuple(attrs["dilations"]), tuple(pads), tuple(ends)
+    )
+    space = desc_of(gradient).shape[2:]
+    rows = zip(space, window.strides, window.extents, pads, strict=True)
+    used = [(out - 1) * stride + extent - low for out, stride, extent, low in rows]
+    sizes = list(desc_of(data).shape)
+    kept = [*sizes[:2], *(min(u, s) for u, s in zip(used, sizes[2:], strict=True))]
+    if window.outputs(sizes[2:]) != tuple(space):
+        data = n.op("Slice", data, starts=[0] * len(kept), ends=kept)
+    return n.op("ConvGradWeight", data, gradient, kernel=kernel, pads_begin=pads, pads_end=ends, **attrs)
+
+
+def _by_weight_of_patches(n: AtenNode, rows: Any, gradient: Any, w: Any) -> Any:
+    rank, channels = desc_of(gradient).rank, desc_of(w).shape[0]
+    last = n.op("Transpose", gradient, perm=[0, *range(2, rank), 1])
+    product = n.op("MatMul", n.shaped(last, [desc_of(rows).shape[0], channels]), rows, transpose_a=True)
+    return n.shaped(product, list(desc_of(w).shape))
+
+
+def _end_borders(
+    data: TensorDesc,
+    result: TensorDesc,
+    weight: TensorDesc,
+    strides: list[int],
+    pads: list[int],
+    holes: list[int],
+) -> list[int]:
+    """The borders at the end with which a convolution of `data` has the sizes of `result`."""
+    rows = zip(data.shape[2:], result.shape[2:], weight.shape[2:], strides, pads, holes, strict=True)
+    ends = [(out - 1) * s + (k - 1) * h + 1 - size - low for size, out, k, s, low, h in rows]
+    return [max(e, 0) for e in ends]

@@ -11,14 +11,16 @@ import numpy as np
 
 import tbe
 from ge.ir.types import NUMBERS, TensorDesc, numpy_dtype
+from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, Stack, Stacked, aligned_part, joined_rows
 from ge.ops.math.reduce import widened
 from ge.ops.nn.post_ops import apply_post_ops
 from ge.ops.nn.quantise import integer_matmul
 from ge.ops.nn.spatial import aligned, fused_activation
-from ge.ops.plugins import Node, Results, plugin
-from ge.ops.traits import Precision, Result
+from ge.ops.plugins import Node, Results, Unsupported, plugin
+from ge.ops.traits import Precision, Result, WeightAxes
 from ge.ops.views import is_matrix, is_row_major
 from ge.plan import Task, View
 
@@ -85,6 +87,12 @@ class MatMul(Operator):
     )
     strided_inputs = (is_matrix, is_matrix)
     strided_output = is_row_major
+
+    @staticmethod
+    def weight_axes(op: NodeView) -> WeightAxes:
+        outputs, inputs = (-2, -1) if op.transpose_b else (-1, -2)
+        is_matrix_of_weights = op.inputs[1].rank == 2 and not op.transpose_a  # type: ignore[union-attr]
+        return WeightAxes(-1, outputs, inputs if is_matrix_of_weights else None)
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -301,3 +309,65 @@ def _sparse_matmul(n: Node) -> Results:
     dense = n.op("ScatterNd", whole, places, n.inputs[1], reduction="add")
     flags = {"transpose_a": bool(n.attr("adjoint_a", False)), "transpose_b": bool(n.attr("adjoint_b", False))}
     return n.op("MatMul", dense, n.inputs[3], **flags)
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+def _product(n: AtenNode, a: Any, b: Any, bias: Any = None) -> Any:
+    if desc_of(a).dtype == "bool":
+        raise Unsupported("a product of bools")
+    if not desc_of(a).shape[-1]:
+        raise Unsupported("a product over nothing")
+    return n.op("MatMul", a, b, bias)
+
+
+@aten("mm.default", "bmm.default")
+def _mm(n: AtenNode) -> Any:
+    return _product(n, n.arg("self"), n.arg("mat2"))
+
+
+@aten("mv")
+def _mv(n: AtenNode) -> Any:
+    vector = n.arg("vec")
+    y = _product(n, n.arg("self"), n.shaped(vector, [desc_of(vector).size, 1]))
+    return n.shaped(y, n.out().shape)
+
+
+@aten("dot", "vdot")
+def _dot(n: AtenNode) -> Any:
+    x, y = n.arg("self"), n.arg("tensor", n.arg("other"))
+    size = desc_of(x).size
+    return n.shaped(_product(n, n.shaped(x, [1, size]), n.shaped(y, [size, 1])), [])
+
+
+@aten("addmm.default", "baddbmm.default")
+def _addmm(n: AtenNode) -> Any:
+    """beta * self + alpha * (a @ b); a vector is the product's bias."""
+    a = n.arg("mat1", n.arg("batch1"))
+    b = n.arg("mat2", n.arg("batch2"))
+    alpha, beta = n.arg("alpha", 1), n.arg("beta", 1)
+    extra, desc = n.arg("self"), desc_of(n.arg("self"))
+    columns = desc_of(b).shape[-1]
+    if (
+        alpha == beta == 1
+        and math.prod(desc.shape) == columns
+        and (not desc.rank or desc.shape[-1] == columns)
+    ):
+        return _product(n, a, b, n.shaped(extra, [columns]))
+    y = _product(n, a, b)
+    y = y if alpha == 1 else n.op("Mul", y, n.cast(alpha, n.out().dtype))
+    if beta == 0:
+        return y
+    extra = extra if beta == 1 else n.op("Mul", extra, n.cast(beta, n.out().dtype))
+    return n.op("Add", y, extra)
+
+
+@aten("linear")
+def _linear(n: AtenNode) -> Any:
+    x, w = n.arg("input"), n.arg("weight")
+    if desc_of(w).rank != 2 or not desc_of(x).rank:
+        raise Unsupported("linear over vectors")
+    lifted = n.shaped(x, [1, *desc_of(x).shape]) if desc_of(x).rank == 1 else x
+    y = n.op("MatMul", lifted, w, n.arg("bias"), transpose_b=True)
+    return n.shaped(y, n.out().shape)

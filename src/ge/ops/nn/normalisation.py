@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, numpy_dtype
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced
 from ge.ops.dataflow import OverAxes as Along
@@ -516,3 +518,209 @@ def _fused_batch_norm_gradient(n: Node) -> Results:
     y = y if wide else n.op("Cast", y, to=desc.dtype)
     empty = n.builder.constant(np.zeros(0, np.float32))
     return [y, by_scale, by_offset, empty, empty]
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+def _statistics(n: AtenNode, x: Any, axes: list[int], epsilon: float) -> tuple[Any, Any, Any]:
+    """x with mean 0 and variance 1 over axes, the mean, and the inverse deviation, axes kept."""
+    mean = n.op("ReduceMean", x, axes=axes, keepdims=True)
+    centred = n.op("Sub", x, mean)
+    variance = n.op("ReduceMean", n.op("Square", centred), axes=axes, keepdims=True)
+    inverse = n.op("Rsqrt", n.op("Add", variance, epsilon))
+    return n.op("Mul", centred, inverse), mean, inverse
+
+
+def _affine(n: AtenNode, y: Any, scale: Any, bias: Any, shape: Sequence[int] | None = None) -> Any:
+    """Scaled and shifted, the factors brought to a shape that broadcasts."""
+    dtype = desc_of(y).dtype
+    for type_, factor in (("Mul", scale), ("Add", bias)):
+        if factor is not None:
+            factor = n.cast(factor, dtype)
+            y = n.op(type_, y, factor if shape is None else n.shaped(factor, shape))
+    return y
+
+
+@aten("native_layer_norm")
+def _layer_norm_aten(n: AtenNode) -> Any:
+    x, axes = n.arg("input"), len(n.arg("normalized_shape"))
+    rank = desc_of(x).rank
+    over = list(range(rank - axes, rank))
+    epsilon = float(n.arg("eps"))
+    scale, bias = n.arg("weight"), n.arg("bias")
+    if not desc_of(x).size:
+        raise Unsupported("a normalisation of nothing")
+    if scale is not None and bias is not None:
+        y = n.op("LayerNorm", x, scale, bias, axes=over, epsilon=epsilon)
+    else:
+        y = n.op("LayerNorm", x, axes=over, epsilon=epsilon)
+        y = n.back(_affine(n, n.wide(y), scale, bias)) if scale is not None or bias is not None else y
+    _, mean, inverse = _statistics(n, n.wide(x), over, epsilon)
+    return [y, n.back(n.shaped(mean, n.out(1).shape), 1), n.back(n.shaped(inverse, n.out(2).shape), 2)]
+
+
+@aten("native_layer_norm_backward")
+def _layer_norm_backward(n: AtenNode) -> Any:
+    x, axes = n.arg("input"), len(n.arg("normalized_shape"))
+    rank, scale = desc_of(x).rank, n.arg("weight")
+    wanted = [bool(kept) and n.results[i] is not None for i, kept in enumerate(n.arg("output_mask"))]
+    if not desc_of(x).size:
+        raise Unsupported("a normalisation of nothing")
+    if wanted[1] and scale is None:
+        raise Unsupported("the gradient of a scale that is not given")
+    if not any(wanted):
+        return [None, None, None]
+    over = list(range(rank - axes, rank))
+    values = [n.cast(n.arg("grad_out"), desc_of(x).dtype), x, n.arg("mean"), n.arg("rstd"), scale]
+    found = n.op("LayerNormGrad", *values, axes=over, wanted=[int(w) for w in wanted])
+    return [n.back(v, i) if w else None for i, (v, w) in enumerate(zip(found, wanted, strict=True))]
+
+
+@aten("native_group_norm")
+def _group_norm_aten(n: AtenNode) -> Any:
+    x, groups, epsilon = n.arg("input"), int(n.arg("group")), float(n.arg("eps"))
+    shape, channels = desc_of(x).shape, desc_of(x).shape[1]
+    if not desc_of(x).size:
+        raise Unsupported("a normalisation of nothing")
+    grouped = n.shaped(n.wide(x), [shape[0], groups, math.prod(shape[1:]) // groups])
+    flat, mean, inverse = _statistics(n, grouped, [2], epsilon)
+    factor_shape = [channels] + [1] * (len(shape) - 2)
+    y = _affine(n, n.shaped(flat, shape), n.arg("weight"), n.arg("bias"), factor_shape)
+    return [
+        n.back(y),
+        n.back(n.shaped(mean, n.out(1).shape), 1),
+        n.back(n.shaped(inverse, n.out(2).shape), 2),
+    ]
+
+
+@aten("_native_batch_norm_legit_no_training")
+def _batch_norm_inference(n: AtenNode) -> Any:
+    x = n.arg("input")
+    mean, var = n.arg("running_mean"), n.arg("running_var")
+    channels = desc_of(x).shape[1]
+    dtype = desc_of(mean).dtype
+    one = n.builder.constant(np.ones(channels, numpy_dtype(dtype)))
+    zero = n.builder.constant(np.zeros(channels, numpy_dtype(dtype)))
+    scale, bias = n.arg("weight", one), n.arg("bias", zero)
+    scale, bias = n.cast(scale, dtype), n.cast(bias, dtype)
+    y = _into_convolution(n, x, scale, bias, mean, var)
+    if y is None:
+        y = n.op("BatchNorm", x, scale, bias, mean, var, epsilon=float(n.arg("eps")), channel_axis=1)
+    empty = [n.filled(0, d) if d is not None else None for d in n.results[1:]]
+    return [y, *empty]
+
+
+def _into_convolution(n: AtenNode, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+    """A normalisation by constants as part of a 16-bit convolution before it; None where that is not possible.
+
+    Passes fold those of float32. Here sums stay in float32 until after the normalisation, which rounds once where
+    the framework rounds twice; the weights are rounded anew.
+    """
+    node = x.producer()
+    if desc_of(x).dtype not in ("bfloat16", "float16") or node is None or node.op_type != "Conv":
+        return None
+    weight, old = constant_of(node.inputs[1]), np.zeros((), np.float32)
+    arrays = [constant_of(v) for v in (scale, bias, mean, var)]
+    if weight is None or any(a is None for a in arrays):
+        return None
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        given = constant_of(node.inputs[2])
+        if given is None:
+            return None
+        old = given.astype(np.float32)
+    scales, shifts, means, variances = (np.asarray(a, np.float32) for a in arrays)
+    factor = scales / np.sqrt(variances + float(n.arg("eps")))
+    scaled = (weight.astype(np.float32) * factor.reshape(-1, *(1,) * (weight.ndim - 1))).astype(weight.dtype)
+    moved = (shifts + (old - means) * factor).astype(np.float32)
+    attrs = {k: v for k, v in NodeView.of(node).attrs.items() if v is not None}
+    return n.op("Conv", node.inputs[0], scaled, moved, **attrs)
+
+
+@aten("_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats", "native_batch_norm",
+      "_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")  # fmt: skip
+def _batch_norm_training_aten(n: AtenNode) -> Any:
+    """Statistics of the batch; the functional forms also give the new running ones."""
+    x = n.arg("input")
+    training = n.attrs.get("training", True)
+    if not training:
+        return _batch_norm_given(n)
+    desc = desc_of(x)
+    axes = [0, *range(2, desc.rank)]
+    count = math.prod(desc.shape[a] for a in axes)
+    if not desc.size:
+        raise Unsupported("a normalisation of nothing")
+    epsilon, momentum = float(n.arg("eps")), float(n.arg("momentum"))
+    wide = n.wide(x)
+    _, mean, inverse = _statistics(n, wide, axes, epsilon)
+    factor_shape = [1, desc.shape[1]] + [1] * (desc.rank - 2)
+    dtype = desc_of(wide).dtype
+    scale, bias = (
+        None if v is None else n.shaped(n.cast(v, dtype), factor_shape)
+        for v in (n.arg("weight"), n.arg("bias"))
+    )
+    # One factor and one shift a channel, as the framework computes it: statistics are not worked out again.
+    factor = inverse if scale is None else n.op("Mul", inverse, scale)
+    shift = n.op("Neg", n.op("Mul", mean, factor))
+    shift = shift if bias is None else n.op("Add", shift, bias)
+    y = n.back(n.op("Add", n.op("Mul", wide, factor), shift))
+    results = [y, n.back(n.shaped(mean, n.out(1).shape), 1), n.back(n.shaped(inverse, n.out(2).shape), 2)]
+    if len(n.results) == 3:
+        if n.arg("running_mean") is not None:
+            raise Unsupported("running statistics written in place")
+        return results
+    centred = n.op("Sub", wide, mean)
+    variance = n.op("ReduceMean", n.op("Square", centred), axes=axes, keepdims=True)
+    unbiased = n.op("Mul", variance, count / (count - 1)) if count > 1 else variance
+    extra = []
+    for index, name, new in ((0, "running_mean", mean), (1, "running_var", unbiased)):
+        old = n.arg(name)
+        position = len(n.results) - 2 + index
+        fresh = n.cast(n.shaped(new, desc_of(old).shape), desc_of(old).dtype)
+        mixed = n.op("Add", n.op("Mul", fresh, momentum), n.op("Mul", old, 1 - momentum))
+        extra.append(n.back(mixed, position))
+    reserve = [n.filled(0, n.out(3))] if len(n.results) == 6 else []
+    return [*results, *reserve, *extra]
+
+
+@aten("native_batch_norm_backward")
+def _batch_norm_backward(n: AtenNode) -> Any:
+    """Two sums a channel; the gradient of the input is then a sum of both tensors with factors a channel."""
+    g, x = n.wide(n.arg("grad_out")), n.wide(n.arg("input"))
+    desc, dtype = desc_of(x), desc_of(x).dtype
+    channels, axes = desc.shape[1], [0, *range(2, desc.rank)]
+    shape = [1, channels] + [1] * (desc.rank - 2)
+    count = math.prod(desc.shape[a] for a in axes)
+    if not desc.size:
+        raise Unsupported("a normalisation of nothing")
+    training = bool(n.arg("train"))
+    mean = n.shaped(n.cast(n.arg("save_mean" if training else "running_mean"), dtype), shape)
+    if training:
+        inverse = n.shaped(n.cast(n.arg("save_invstd"), dtype), shape)
+    else:
+        variance = n.shaped(n.cast(n.arg("running_var"), dtype), shape)
+        inverse = n.op("Rsqrt", n.op("Add", variance, float(n.arg("eps"))))
+    dot = n.op("ReduceSum", n.op("Mul", g, n.op("Sub", x, mean)), axes=axes, keepdims=True)
+    total = n.op("ReduceSum", g, axes=axes, keepdims=True)
+    weight = n.arg("weight")
+    first = inverse if weight is None else n.op("Mul", inverse, n.shaped(n.cast(weight, dtype), shape))
+    by_input = n.op("Mul", g, first)
+    if training:
+        slope = n.op("Mul", n.op("Mul", dot, n.op("Square", inverse)), 1 / count)
+        second = n.op("Neg", n.op("Mul", slope, first))
+        third = n.op("Mul", n.op("Sub", n.op("Mul", mean, slope), n.op("Mul", total, 1 / count)), first)
+        by_input = n.op("Add", n.op("Add", by_input, n.op("Mul", x, second)), third)
+    found = [by_input, n.shaped(n.op("Mul", dot, inverse), [channels]), n.shaped(total, [channels])]
+    mask = n.arg("output_mask")
+    wanted = [bool(kept) and n.results[i] is not None for i, kept in enumerate(mask)]
+    return [n.back(v, i) if wanted[i] else None for i, v in enumerate(found)]
+
+
+def _batch_norm_given(n: AtenNode) -> Any:
+    y, *_ = _batch_norm_inference(n)
+    rest = [n.filled(0, d) if d is not None else None for d in n.results[1:3]]
+    if len(n.results) > 3:
+        old = [n.op("Identity", n.arg("running_mean")), n.op("Identity", n.arg("running_var"))]
+        reserve = [n.filled(0, n.out(3))] if len(n.results) == 6 else []
+        rest = [*rest, *reserve, *old]
+    return [y, *rest]

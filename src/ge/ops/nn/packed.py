@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Rows
 from ge.ops.nn.tasks import decomposes
+from ge.ops.plugins import Unsupported
 from ge.plan import Task, View
 
 __all__ = ["PackedMatMul", "pack_levels", "packed_product", "unpack_levels"]
@@ -179,3 +181,48 @@ def _levels(b: Any, weights: Any, op: NodeView, depth: int) -> Any:
     if op.signed:  # with the top bit flipped, levels count from the middle
         weights = b.op("BitwiseXor", weights, np.uint8(middle))
     return b.op("Sub", b.op("Cast", weights, to="float32"), float(middle))
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+@aten("_weight_int8pack_mm")
+def _weight_int8pack_mm(n: AtenNode) -> Any:
+    """One factor for each row of the weights."""
+    x, scale = n.arg("self"), n.arg("scales")
+    scale = n.shaped(scale, [desc_of(scale).size, 1])
+    return packed_product(n.builder, x, n.arg("mat2"), scale, bits=8, group=desc_of(x).shape[-1])
+
+
+@aten("npu.weight_quant_matmul")
+def _weight_quant_matmul(n: AtenNode) -> Any:
+    """Weights (depth, columns) of int8, or of int32 that hold eight of 4 bits; weight = (level + offset) * scale."""
+    x, weight, group = n.arg("x"), n.arg("weight"), int(n.arg("group"))
+    depth, columns = desc_of(x).shape[-1], n.out().shape[-1]
+    bits = 4 if desc_of(weight).dtype == "int32" else 8
+    if bits == 4:
+        weight = n.builder.constant(_rows_of_4_bits(weight, depth))
+    else:
+        weight = n.turned(weight, [1, 0])
+    groups = -(-depth // group) if group else 1
+
+    def by_column(factor: Any) -> Any:
+        size = desc_of(factor).size
+        shape = [size // columns, columns] if size >= columns else [1, 1]
+        return n.turned(n.spread(n.shaped(factor, shape), [groups, columns]), [1, 0])
+
+    offset = n.arg("offset")
+    zeros = None if offset is None else by_column(n.op("Neg", offset))
+    given = x, weight, by_column(n.arg("scale")), zeros, n.arg("bias")
+    return packed_product(n.builder, *given, bits=bits, group=group or depth, signed=True)
+
+
+def _rows_of_4_bits(weight: Any, depth: int) -> np.ndarray:
+    """Weights packed along the depth, two in a byte, a row for each column."""
+    packed = constant_of(weight)
+    if packed is None:
+        raise Unsupported("weights of 4 bits that are no parameters", "compile the model for inference")
+    if packed.shape[0] * 8 == depth:
+        return np.ascontiguousarray(packed.T).view(np.uint8)
+    levels = unpack_levels(np.ascontiguousarray(packed).view(np.uint8), 4)
+    return pack_levels(np.ascontiguousarray(levels.T), 4)

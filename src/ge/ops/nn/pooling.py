@@ -10,6 +10,8 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
+from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.math.checks import indices_of
 from ge.ops.math.reduce import widened
@@ -22,6 +24,7 @@ from ge.ops.nn.spatial import (
     channels_last_perm,
     expression_windows,
     onnx_window,
+    per_axis,
     tf_format,
     tf_window,
 )
@@ -461,3 +464,175 @@ def _lrn_tf(n: Node) -> Results:
     alpha, beta = float(n.attr("alpha", 1.0)), float(n.attr("beta", 0.5))
     k = float(n.attr("bias", 1.0))
     return n.op("Lrn", n.inputs[0], size=size, alpha=alpha * size, beta=beta, k=k, data_format=FORMATS[1])
+
+
+# -- ATen ------------------------------------------------------------------------------------------------
+
+
+def _window(n: AtenNode, x: TensorDesc) -> tuple[Window, Window]:
+    """The window as it is written, and with the border that ceil_mode adds."""
+    kernel = n.arg("kernel_size")
+    space = {"1": 1, "2": 2, "3": 3}[next(c for c in n.type if c.isdigit())]
+    kernel = per_axis(kernel, space)
+    strides = per_axis(n.arg("stride") or kernel, space)
+    pads = per_axis(n.arg("padding", [0]), space)
+    holes = per_axis(n.arg("dilation", [1]), space)
+    window = Window(tuple(kernel), tuple(strides), tuple(holes), tuple(pads), tuple(pads))
+    return window, window.ceiled(x.shape[-space:]) if n.arg("ceil_mode") else window
+
+
+def _window_attrs(window: Window) -> dict[str, Any]:
+    names = ("kernel", "strides", "dilations", "pads_begin", "pads_end")
+    return {name: list(getattr(window, name)) for name in names}
+
+
+def _batched(n: AtenNode, x: Any, space: int) -> Any:
+    """With a batch axis in front."""
+    shape = desc_of(x).shape
+    return x if len(shape) == space + 2 else n.shaped(x, [1, *shape])
+
+
+@aten("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def _max_pool_aten(n: AtenNode) -> Any:
+    x = n.arg("self")
+    if desc_of(x).dtype not in FLOATS:
+        raise Unsupported("the maximum of whole numbers in windows")
+    _, window = _window(n, desc_of(x))
+    x = _batched(n, x, len(window.kernel))
+    # The primitive; positions are dead where no gradient reads them.
+    y = n.op("MaxPool", x, keeps_nan=True, **_window_attrs(window))
+    _, places = n.op("MaxPoolIndices", x, **_window_attrs(window))
+    return [n.shaped(y, n.out(0).shape), n.shaped(places, n.out(1).shape)]
+
+
+@aten("max_pool1d", "max_pool2d", "max_pool3d")
+def _max_pool_only(n: AtenNode) -> Any:
+    x = n.arg("self")
+    _, window = _window(n, desc_of(x))
+    x = _batched(n, x, len(window.kernel))
+    return n.shaped(n.op("MaxPool", x, keeps_nan=True, **_window_attrs(window)), n.out().shape)
+
+
+@aten("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+def _max_pool_backward(n: AtenNode) -> Any:
+    """Each gradient goes to where its window's maximum was."""
+    g, places, out = n.arg("grad_output"), n.arg("indices"), n.out()
+    space = 3 if "3d" in n.type else 2
+    planes, area = math.prod(out.shape[:-space]), math.prod(out.shape[-space:])
+    taken = math.prod(desc_of(g).shape[-space:])
+    wide = n.wide(n.shaped(g, [planes, taken]))
+    zeros = n.filled(0, TensorDesc((planes, area), desc_of(wide).dtype))
+    spread = n.op("ScatterElements", zeros, n.shaped(places, [planes, taken]), wide, axis=1, reduction="add")
+    return n.shaped(n.back(spread), out.shape)
+
+
+@aten("torchair.max_pool2d_backward")
+def _max_pool_backward_of_data(n: AtenNode) -> Any:
+    """Each gradient goes to where its window's first maximum is."""
+    x = n.arg("self")
+    _, window = _window(n, desc_of(x))
+    return n.op("MaxPoolGrad", n.arg("grad_output"), x, **_window_attrs(window))
+
+
+@aten("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(n: AtenNode) -> Any:
+    """Where the border counts but the part that ceil_mode adds does not, the border becomes real zeros."""
+    x = n.arg("self")
+    if n.arg("divisor_override") is not None or desc_of(x).dtype not in FLOATS:
+        raise Unsupported("an average with a divisor of its own")
+    given, window = _window(n, desc_of(x))
+    x = _batched(n, x, len(window.kernel))
+    include = bool(n.attrs.get("count_include_pad", True))
+    if include and window != given:
+        x = n.op("Pad", x, low=[0, 0, *given.pads_begin], high=[0, 0, *given.pads_end])
+        rest = tuple(max(a - b, 0) for a, b in zip(window.pads_end, given.pads_end, strict=True))
+        window = Window(window.kernel, window.strides, window.dilations, (0,) * len(rest), rest)
+        include = False
+    return n.shaped(n.op("AvgPool", x, count_include_pad=include, **_window_attrs(window)), n.out().shape)
+
+
+@aten("avg_pool2d_backward", "avg_pool3d_backward")
+def _avg_pool_backward(n: AtenNode) -> Any:
+    """Each gradient is spread evenly over its window."""
+    g, x = n.arg("grad_output"), desc_of(n.arg("self"))
+    if n.arg("divisor_override") is not None or n.arg("ceil_mode"):
+        raise Unsupported("the gradient of an average with a divisor of its own")
+    window, _ = _window(n, x)
+    space = len(window.kernel)
+    sizes, channels = list(x.shape[-space:]), math.prod(x.shape[:-space])
+    ones = np.ones((1, 1, *sizes))
+    if n.attrs.get("count_include_pad", True):
+        shares: Any = np.asarray(1 / math.prod(window.kernel))
+    else:
+        shares = 1 / array_windows(ones, window, 0).sum(axis=tuple(range(space + 2, 2 * space + 2)))
+    wide = n.wide(n.shaped(g, [1, channels, *desc_of(g).shape[-space:]]))
+    dtype = numpy_dtype(desc_of(wide).dtype)
+    weighted = n.op("Mul", wide, n.builder.constant(shares.astype(dtype)))
+    kernel = n.builder.constant(np.ones((channels, 1, *window.kernel), dtype))
+    y = n.op(
+        "ConvTranspose",
+        weighted,
+        kernel,
+        strides=list(window.strides),
+        pads_begin=list(window.pads_begin),
+        output_shape=sizes,
+        groups=channels,
+    )
+    return n.shaped(n.back(y), n.out().shape)
+
+
+@aten(
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+)
+def _adaptive_avg_pool(n: AtenNode) -> Any:
+    x = n.arg("self")
+    target = [int(d) for d in n.arg("output_size")]
+    space, shape = len(target), desc_of(x).shape
+    sizes = shape[-space:]
+    if set(target) == {1}:
+        axes = list(range(len(shape) - space, len(shape)))
+        return n.op("ReduceMean", x, axes=axes, keepdims=True)
+    if 0 in target or 0 in shape:
+        raise Unsupported("windows of nothing")
+    if any(s % t for s, t in zip(sizes, target, strict=True)):
+        return n.back(_averaged(n, n.wide(x), sizes, target, False))
+    kernel = [s // t for s, t in zip(sizes, target, strict=True)]
+    return n.shaped(n.op("AvgPool", _batched(n, x, space), kernel=kernel, strides=kernel), n.out().shape)
+
+
+def _averaged(n: AtenNode, x: Any, sizes: Sequence[int], target: Sequence[int], backward: bool) -> Any:
+    """Means over windows of different sizes, one axis after another, as products with constant matrices."""
+    for axis, (size, count) in enumerate(zip(sizes, target, strict=True), desc_of(x).rank - len(sizes)):
+        means = np.zeros((size, count), np.float32)
+        for i in range(count):
+            begin, end = i * size // count, -(-(i + 1) * size // count)
+            means[begin:end, i] = 1 / (end - begin)
+        rank = desc_of(x).rank
+        swap = [*(a for a in range(rank) if a != axis), axis]
+        moved = n.turned(x, swap)
+        matrix = np.ascontiguousarray(means.T if backward else means).astype(numpy_dtype(desc_of(x).dtype))
+        made = n.op("MatMul", moved, n.builder.constant(matrix))
+        x = n.turned(made, [swap.index(a) for a in range(rank)])
+    return x
+
+
+@aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _adaptive_backward(n: AtenNode) -> Any:
+    """Windows of one size: each gradient repeated over its window."""
+    g, x = n.wide(n.arg("grad_output")), desc_of(n.arg("self"))
+    space = 3 if "3d" in n.type else 2
+    target, sizes = desc_of(g).shape[-space:], x.shape[-space:]
+    if not desc_of(g).size or not x.size:
+        raise Unsupported("windows of nothing")
+    if any(s % t for s, t in zip(sizes, target, strict=True)):
+        return n.back(_averaged(n, g, sizes, target, True))
+    kernel = [s // t for s, t in zip(sizes, target, strict=True)]
+    share = n.op("Mul", g, 1 / math.prod(kernel))
+    outer = list(x.shape[:-space])
+    split = n.shaped(share, [*outer, *(v for t in target for v in (t, 1))])
+    wide = n.spread(split, [*outer, *(v for t, k in zip(target, kernel, strict=True) for v in (t, k))])
+    return n.back(n.shaped(wide, x.shape))

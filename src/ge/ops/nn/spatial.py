@@ -24,6 +24,7 @@ __all__ = [
     "expression_windows",
     "fused_activation",
     "onnx_window",
+    "per_axis",
     "post_operands",
     "tf_format",
     "tf_window",
@@ -310,3 +311,9 @@ def fused_activation(n: Node, y: Any, names: Sequence[str], extra: Sequence[Any]
         else:
             raise Unsupported(f"the fused operation {name} of {n.type} is unknown")
     return y
+
+
+def per_axis(value: Any, count: int) -> list[int]:
+    """An argument of ATen with one number for each spatial axis, or one for all."""
+    found = [int(v) for v in value]
+    return found * count if len(found) == 1 else found

@@ -3,7 +3,6 @@
 from ge.parsers.aten import (  # noqa: F401  the plugins are declared when their modules are loaded
     creation,
     index,
-    layers,
     math,
     movement,
     order,

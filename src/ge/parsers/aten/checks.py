@@ -7,9 +7,9 @@ from typing import Any
 from ge.errors import GeError
 from ge.ir.types import INTS
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode
 from ge.ops.math.checks import in_range, nonzero
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.parser import AtenNode
 
 __all__ = ["OUTSIDE", "divisor_of", "places_of"]
 

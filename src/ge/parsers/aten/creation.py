@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import FLOATS, numpy_dtype
+from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
 from ge.ops.tensor.movement import MAX_TABLE
-from ge.parsers.aten.parser import AtenNode, aten
 
 
 @aten("full", "full_like", "new_full")

@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten.checks import OUTSIDE, places_of
 from ge.parsers.aten.movement import axis_of
-from ge.parsers.aten.parser import AtenNode, aten
 
 
 @aten("embedding")

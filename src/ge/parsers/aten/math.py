@@ -10,67 +10,12 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS, INTS
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.math.elementwise import erfinv
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten.checks import divisor_of
-from ge.parsers.aten.parser import AtenNode, aten, promoted
 
 # -- one operand -------------------------------------------------------------------------------------------
-
-# ATen's name -> the operator; integers are computed in the type of the result.
-_UNARY = {
-    "abs": "Abs",
-    "acos": "Acos",
-    "acosh": "Acosh",
-    "asin": "Asin",
-    "asinh": "Asinh",
-    "atan": "Atan",
-    "atanh": "Atanh",
-    "cos": "Cos",
-    "cosh": "Cosh",
-    "digamma": "Digamma",
-    "erf": "Erf",
-    "erfc": "Erfc",
-    "exp": "Exp",
-    "exp2": "Exp2",
-    "expm1": "Expm1",
-    "hardswish": "HardSwish",
-    "lgamma": "Lgamma",
-    "log": "Log",
-    "log1p": "Log1p",
-    "log2": "Log2",
-    "mish": "Mish",
-    "neg": "Neg",
-    "reciprocal": "Reciprocal",
-    "relu": "Relu",
-    "rsqrt": "Rsqrt",
-    "sigmoid": "Sigmoid",
-    "silu": "Swish",
-    "sin": "Sin",
-    "sinh": "Sinh",
-    "special_digamma": "Digamma",
-    "special_erf": "Erf",
-    "special_erfc": "Erfc",
-    "special_exp2": "Exp2",
-    "special_expm1": "Expm1",
-    "special_log1p": "Log1p",
-    "sqrt": "Sqrt",
-    "square": "Square",
-    "tan": "Tan",
-    "tanh": "Tanh",
-}
-
-
-def _declare_unary(name: str, type_: str) -> None:
-    @aten(name)
-    def mapped_(n: AtenNode) -> Any:
-        if n.out().dtype == "bool":
-            raise Unsupported(f"{name} of bools")
-        return n.op(type_, n.cast(n.arg("self"), n.out().dtype))
-
-
-for _name, _type in _UNARY.items():
-    _declare_unary(_name, _type)
 
 
 def _declare_rounding(name: str, type_: str) -> None:
@@ -109,11 +54,6 @@ def _log10(n: AtenNode) -> Any:
     return n.back(n.op("Mul", n.op("Log", x), 1 / math.log(10)))
 
 
-@aten("logical_not")
-def _logical_not(n: AtenNode) -> Any:
-    return n.op("Not", n.cast(n.arg("self"), "bool"))
-
-
 @aten("bitwise_not")
 def _bitwise_not(n: AtenNode) -> Any:
     return n.op("Not" if n.out().dtype == "bool" else "BitwiseNot", n.arg("self"))
@@ -133,18 +73,6 @@ _declare_test("isinf", "IsInf", False)
 _declare_test("isfinite", "IsFinite", True)
 _declare_test("isposinf", "IsInf", False, detect_negative=False)
 _declare_test("isneginf", "IsInf", False, detect_positive=False)
-
-
-@aten("gelu")
-def _gelu(n: AtenNode) -> Any:
-    return n.op("Gelu", n.arg("self"), approximate=n.arg("approximate", "none"))
-
-
-@aten("leaky_relu")
-def _leaky_relu(n: AtenNode) -> Any:
-    """One product: a negative slope of more than 1 works as well."""
-    x, slope = n.arg("self"), float(n.arg("negative_slope", 0.01))
-    return n.op("LeakyRelu", x, alpha=slope)
 
 
 @aten("elu")
@@ -236,8 +164,6 @@ for _name, _type in {
     "mul": "Mul",
     "maximum": "Maximum",
     "minimum": "Minimum",
-    "atan2": "Atan2",
-    "arctan2": "Atan2",
     "fmod": "FMod",
 }.items():
     _declare_binary(_name, _type)
@@ -264,12 +190,6 @@ def _scaled(n: AtenNode, x: Any, factor: Any) -> Any:
     """x times a number, 16-bit floats widened."""
     x = n.wide(x)
     return n.op("Mul", x, n.cast(factor, desc_of(x).dtype))
-
-
-@aten("div.Tensor", "div.Scalar", "true_divide")
-def _div(n: AtenNode) -> Any:
-    a, b, _ = _operands(n)
-    return n.op("Div", a, b)
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide", "special_floor_divide")
@@ -353,41 +273,6 @@ _POWERS: dict[float, Callable[[AtenNode, Any], Any]] = {
 }
 
 
-_COMPARISONS = {
-    "eq": "Equal",
-    "ne": "NotEqual",
-    "lt": "Less",
-    "le": "LessEqual",
-    "gt": "Greater",
-    "ge": "GreaterEqual",
-}
-
-
-def _declare_comparison(name: str, type_: str) -> None:
-    @aten(f"{name}.Tensor", f"{name}.Scalar")
-    def mapped_(n: AtenNode) -> Any:
-        kind = promoted(n.arg("self"), n.arg("other"))
-        a, b, _ = _operands(n, kind)
-        if kind == "bool" and type_ not in ("Equal", "NotEqual"):
-            a, b = n.cast(a, "uint8"), n.cast(b, "uint8")
-        return n.op(type_, a, b)
-
-
-for _name, _type in _COMPARISONS.items():
-    _declare_comparison(_name, _type)
-
-
-def _declare_logical(name: str, type_: str) -> None:
-    @aten(name)
-    def mapped_(n: AtenNode) -> Any:
-        a, b, _ = _operands(n, "bool")
-        return n.op(type_, a, b)
-
-
-for _name, _type in {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}.items():
-    _declare_logical(_name, _type)
-
-
 def _declare_bitwise(name: str, on_bools: str, on_ints: str) -> None:
     @aten(name)
     def mapped_(n: AtenNode) -> Any:
@@ -401,19 +286,6 @@ _declare_bitwise("bitwise_xor", "Xor", "BitwiseXor")
 _declare_bitwise("__and__", "And", "BitwiseAnd")
 _declare_bitwise("__or__", "Or", "BitwiseOr")
 _declare_bitwise("__xor__", "Xor", "BitwiseXor")
-
-
-def _declare_shift(name: str, type_: str) -> None:
-    @aten(name)
-    def mapped_(n: AtenNode) -> Any:
-        a, b, kind = _operands(n)
-        if kind not in INTS:
-            raise Unsupported(f"shifts of {kind}")
-        return n.op(type_, a, b)
-
-
-_declare_shift("bitwise_left_shift", "ShiftLeft")
-_declare_shift("bitwise_right_shift", "ShiftRight")
 
 
 def _declare_nan_ignoring(name: str, type_: str) -> None:
@@ -445,13 +317,6 @@ def _hypot(n: AtenNode) -> Any:
 
 
 # -- choosing ----------------------------------------------------------------------------------------------
-
-
-@aten("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")
-def _where(n: AtenNode) -> Any:
-    condition, kind = n.cast(n.arg("condition"), "bool"), n.out().dtype
-    x, y = n.cast(n.arg("self"), kind), n.cast(n.arg("other"), kind)
-    return n.spread(n.op("Select", condition, x, y), n.out().shape)
 
 
 @aten("masked_fill")

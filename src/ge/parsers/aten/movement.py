@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
 from ge.ops.tensor.movement import box
-from ge.parsers.aten.parser import AtenNode, aten
 
 MAX_POSITIONS = 1 << 20  # of a table of positions kept as a constant
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from ge.ir.types import numpy_dtype, widened
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.nn.recurrent_training import CELLS, layer, layer_gradients
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.parser import AtenNode, aten
 
 # The library's operator for a kind of layer, where its gates are among PyTorch's, and its attributes.
 _OPERATORS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {

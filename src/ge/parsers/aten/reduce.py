@@ -9,9 +9,9 @@ import numpy as np
 
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
 from ge.parsers.aten.movement import axis_of
-from ge.parsers.aten.parser import AtenNode, aten
 
 
 def axes_of(n: AtenNode, name: str = "dim") -> list[int]:

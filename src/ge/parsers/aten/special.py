@@ -10,8 +10,8 @@ import numpy as np
 
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.parser import AtenNode, aten
 
 # -- Bessel functions --------------------------------------------------------------------------------------
 

@@ -433,8 +433,8 @@ def _dropout_grad(n: MsNode) -> Any:
     "output_mask=(1,1,1)",
 )
 def _convolution_grad(n: MsNode) -> Any:
+    from ge.ops.aten import AtenNode
     from ge.ops.plugins import find
-    from ge.parsers.aten.parser import AtenNode
 
     found = find("aten", "convolution_backward")
     assert found is not None, "there is no ATen plugin for convolution_backward"

@@ -294,8 +294,8 @@ def _avg_pool_grad(n: MsNode) -> Any:
 
 @primitive("AdaptiveAvgPool2D", "x output_size")
 def _adaptive_pool(n: MsNode) -> Any:
+    from ge.ops.aten import AtenNode
     from ge.ops.plugins import find
-    from ge.parsers.aten.parser import AtenNode
 
     found = find("aten", "adaptive_avg_pool2d")
     assert found is not None, "there is no ATen plugin for adaptive_avg_pool2d"
@@ -377,8 +377,8 @@ def _layer_norm(n: MsNode) -> Any:
 
 @primitive("LayerNormExt", "input normalized_shape weight=None bias=None eps=1e-05")
 def _layer_norm_ext(n: MsNode) -> Any:
+    from ge.ops.aten import AtenNode
     from ge.ops.plugins import find
-    from ge.parsers.aten.parser import AtenNode
 
     found = find("aten", "native_layer_norm")
     assert found is not None, "there is no ATen plugin for native_layer_norm"

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS, INTS
 from ge.ir.values import desc_of
+from ge.ops.aten import promoted
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.parser import promoted
 from ge.parsers.mindir.node import MsNode, as_aten, primitive
 
 _UNARY = {
@@ -84,30 +84,30 @@ _BINARY = {
     "BitwiseXor": "bitwise_xor",
     "BitwiseXorTensor": "bitwise_xor",
     "BitwiseXorScalar": "bitwise_xor",
-    "Equal": "eq.Tensor",
-    "EqScalar": "eq.Scalar",
+    "Equal": "eq",
+    "EqScalar": "eq",
     "FloorDiv": "floor_divide",
     "FloorDivScalar": "floor_divide",
     "FloorMod": "remainder",
     "Mod": "fmod",
     "FmodTensor": "fmod",
     "FmodScalar": "fmod",
-    "Greater": "gt.Tensor",
-    "GreaterScalar": "gt.Scalar",
-    "GreaterEqual": "ge.Tensor",
-    "GreaterEqualScalar": "ge.Scalar",
+    "Greater": "gt",
+    "GreaterScalar": "gt",
+    "GreaterEqual": "ge",
+    "GreaterEqualScalar": "ge",
     "LeftShift": "bitwise_left_shift",
-    "Less": "lt.Tensor",
-    "LessScalar": "lt.Scalar",
-    "LessEqual": "le.Tensor",
-    "LessEqualScalar": "le.Scalar",
+    "Less": "lt",
+    "LessScalar": "lt",
+    "LessEqual": "le",
+    "LessEqualScalar": "le",
     "LogicalAnd": "logical_and",
     "LogicalOr": "logical_or",
     "LogicalXor": "logical_xor",
     "Maximum": "maximum",
     "Minimum": "minimum",
-    "NotEqual": "ne.Tensor",
-    "NeScalar": "ne.Scalar",
+    "NotEqual": "ne",
+    "NeScalar": "ne",
     "RemainderTensorTensor": "remainder",
     "RemainderTensorScalar": "remainder",
     "RemainderScalarTensor": "remainder",
@@ -118,8 +118,8 @@ _BINARY = {
 @primitive(" ".join(_BINARY), "input other")
 def _binary(n: MsNode) -> Any:
     """Both operands in one type, as MindSpore infers it; a number beside a tensor is a scalar of ATen's."""
+    from ge.ops.aten import AtenNode
     from ge.ops.plugins import find
-    from ge.parsers.aten.parser import AtenNode
 
     target = _BINARY[n.type]
     found = find("aten", target)
@@ -194,8 +194,8 @@ def _squared_difference(n: MsNode) -> Any:
 
 @primitive("Pow PowTensorScalar PowScalarTensor", "input exponent")
 def _pow(n: MsNode) -> Any:
+    from ge.ops.aten import AtenNode
     from ge.ops.plugins import find
-    from ge.parsers.aten.parser import AtenNode
 
     base, exponent = n.arg("input"), n.arg("exponent")
     if not isinstance(base, ir.Value) or desc_of(base).dtype != n.out().dtype:

@@ -22,8 +22,8 @@ import onnx_ir as ir
 import ge.parsers.aten  # noqa: F401  the plugins that primitives share
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
+from ge.ops.aten import AtenNode
 from ge.ops.plugins import Unsupported, find, mapped, plugin
-from ge.parsers.aten.parser import AtenNode
 from ge.parsers.mindir.protos import TYPE_IDS
 from ge.parsers.mindir.values import Array, Binding, Form, Parameter
 

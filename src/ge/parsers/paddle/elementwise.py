@@ -6,8 +6,8 @@ from typing import Any
 
 from ge.ir.types import FLOATS, INTS, TensorDesc
 from ge.ir.values import desc_of
+from ge.ops.aten import promoted
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.parser import promoted
 from ge.parsers.paddle.node import PaddleNode, paddle
 
 # -- one operand -------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
+from ge.ops.aten import AtenNode
 from ge.ops.plugins import Unsupported, plugin
-from ge.parsers.aten.parser import AtenNode, Call, Emitter
+from ge.parsers.aten.parser import Call, Emitter
 from ge.parsers.paddle.program import Operation
 
 __all__ = ["PaddleNode", "axis_of", "paddle"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +13,16 @@ from ge.ir.types import numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import lookup
 from ge.ops.nn.spatial import weight_perm
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, product_of
+from ge.passes.rewrite import (
+    RewritePass,
+    Rewriter,
+    Rules,
+    attrs_of,
+    only_use,
+    producer,
+    product_of,
+    weight_axes_of,
+)
 
 __all__ = ["FoldWeights"]
 
@@ -42,18 +51,6 @@ def _affine_norm(r: Rewriter, node: ir.Node) -> ir.Value | None:
 # -- after the product -----------------------------------------------------------------------------------------
 
 
-def _channel_axis(cube: ir.Node) -> int:
-    """The channel (column) axis of a product's result."""
-    rank = desc_of(cube.outputs[0]).rank
-    if cube.op_type == "MatMul":
-        return rank - 1
-    return rank - 1 if attrs_of(cube)["data_format"] == "channels_last" else 1
-
-
-def _channels(cube: ir.Node) -> int:
-    return desc_of(cube.outputs[0]).shape[_channel_axis(cube)]
-
-
 def _per_channel(array: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
     """A constant as a vector of one value per channel, None if it varies along another axis."""
     shape = (1,) * (rank - array.ndim) + array.shape
@@ -68,19 +65,21 @@ def _foldable(node: ir.Node, dtypes: Collection[str]) -> tuple[ir.Node, np.ndarr
     array = constant_of(node.inputs[1])
     if cube is None or array is None or not only_use(cube.outputs[0]) or attrs_of(cube)["post_ops"]:
         return None
-    if desc_of(node.outputs[0]) != desc_of(cube.outputs[0]) or desc_of(cube.outputs[0]).dtype not in dtypes:
+    result, axes = desc_of(cube.outputs[0]), weight_axes_of(cube)
+    if desc_of(node.outputs[0]) != result or result.dtype not in dtypes or axes is None:
         return None
-    rank = desc_of(cube.outputs[0]).rank
-    values = _per_channel(array, rank, _channel_axis(cube), _channels(cube))
+    axis = axes.data % result.rank
+    values = _per_channel(array, result.rank, axis, result.shape[axis])
     return None if values is None else (cube, values)
 
 
 def _bias(cube: ir.Node) -> np.ndarray | None:
     """The constant bias of a product, zeros if it has none, None if it is computed."""
     value = cube.inputs[2] if len(cube.inputs) > 2 else None
-    if value is None:
-        return np.zeros(_channels(cube), numpy_dtype(desc_of(cube.outputs[0]).dtype))
-    return constant_of(value)
+    if value is not None:
+        return constant_of(value)
+    result, axes = desc_of(cube.outputs[0]), weight_axes_of(cube)
+    return None if axes is None else np.zeros(result.shape[axes.data], numpy_dtype(result.dtype))
 
 
 def _moderate(factor: np.ndarray) -> bool:
@@ -94,30 +93,22 @@ def _scale_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
     if found is None or not _moderate(found[1]):
         return None
     cube, factor = found
-    weight, bias = constant_of(cube.inputs[1]), _bias(cube)
-    if weight is None or bias is None or (cube.op_type == "ConvTranspose" and attrs_of(cube)["groups"] != 1):
+    weight, bias, axes = constant_of(cube.inputs[1]), _bias(cube), weight_axes_of(cube)
+    if weight is None or bias is None or axes is None or axes.outputs is None:
         return None
     r.stands_for(cube)
-    scaled = weight * factor.reshape(_output_shape(cube, weight)).astype(weight.dtype)
+    scaled = weight * _along(factor, axes.outputs, weight)
     inputs: list[object] = [cube.inputs[0], scaled]
     if len(cube.inputs) > 2 and cube.inputs[2] is not None:
         inputs.append((bias * factor).astype(bias.dtype))
     return r.op_like(cube, inputs)
 
 
-def _output_shape(cube: ir.Node, weight: np.ndarray) -> list[int]:
-    """The shape in which one value per output channel broadcasts over a weight."""
+def _along(factor: np.ndarray, axis: int, weight: np.ndarray) -> np.ndarray:
+    """One value per channel in the shape that broadcasts over a weight."""
     shape = [1] * weight.ndim
-    if cube.op_type == "MatMul":
-        shape[-2 if attrs_of(cube)["transpose_b"] else -1] = -1
-        return shape
-    attrs = attrs_of(cube)
-    order = weight_perm(weight.ndim, attrs["weight_format"])
-    if cube.op_type == "Conv":
-        shape[order[0]] = -1
-        return shape
-    shape[order[1]] = -1  # in a transposed convolution, with one group only
-    return shape
+    shape[axis] = -1
+    return factor.reshape(shape).astype(weight.dtype)
 
 
 def _shift_after(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -147,42 +138,20 @@ def _scale_before(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if source is None or desc_of(source) != desc_of(inner.outputs[0]) or desc_of(source).dtype != "float32":
         return None
-    attrs = attrs_of(node)
+    attrs, axes, data = attrs_of(node), weight_axes_of(node), desc_of(source)
     if factor.size == 1:
         scaled = weight * factor.reshape(()).astype(weight.dtype)
     else:
-        shape = _input_shape(node, weight, desc_of(source).shape, factor)
-        if shape is None:
+        if axes is None or axes.inputs is None:
             return None
-        scaled = weight * factor.reshape(shape).astype(weight.dtype)
+        axis = axes.data % data.rank
+        if _per_channel(factor, data.rank, axis, data.shape[axis]) is None:
+            return None
+        scaled = weight * _along(factor, axes.inputs, weight)
     if attrs["post_ops"] and node.op_type != "MatMul":
         return None
     r.stands_for(inner)
     return r.op_like(node, [source, scaled, *node.inputs[2:]])
-
-
-def _input_shape(
-    node: ir.Node, weight: np.ndarray, data: Sequence[int], factor: np.ndarray
-) -> list[int] | None:
-    """The shape in which one value per input channel broadcasts over a weight."""
-    attrs = attrs_of(node)
-    shape = [1] * weight.ndim
-    if node.op_type == "MatMul":
-        if (
-            attrs["transpose_a"]
-            or weight.ndim != 2
-            or _per_channel(factor, len(data), len(data) - 1, data[-1]) is None
-        ):
-            return None
-        shape[-1 if attrs["transpose_b"] else -2] = -1
-        return shape
-    if node.op_type != "Conv" or attrs["groups"] != 1:
-        return None
-    axis = len(data) - 1 if attrs["data_format"] == "channels_last" else 1
-    if _per_channel(factor, len(data), axis, data[axis]) is None:
-        return None
-    shape[weight_perm(weight.ndim, attrs["weight_format"])[1]] = -1
-    return shape
 
 
 def _shift_before(r: Rewriter, node: ir.Node) -> ir.Value | None:

@@ -27,6 +27,7 @@ from ge.passes.rewrite import (
     producer,
     product_of,
     scalar,
+    weight_axes_of,
 )
 from ge.target import Target
 
@@ -186,10 +187,10 @@ def _is_elementwise(node: ir.Node) -> bool:
 
 
 def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    rank = len(whole)
-    axis = rank - 1
-    if cube.op_type != "MatMul" and attrs_of(cube)["data_format"] == "channels_first":
-        axis = 1
+    rank, axes = len(whole), weight_axes_of(cube)
+    if axes is None:
+        return False
+    axis = axes.data % rank
     aligned = (1,) * (rank - len(shape)) + shape
     return all(n == 1 for i, n in enumerate(aligned) if i != axis) and aligned[axis] == whole[axis]
 

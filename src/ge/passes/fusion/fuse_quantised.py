@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import lookup, takes
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, weight_axes_of
 
 __all__ = ["EIGHT_BIT", "FuseQuantised", "Grid", "grid_of"]
 
@@ -53,17 +53,12 @@ def _weight(value: ir.Value | None, product: ir.Node) -> _Weight | None:
     zero = constant_of(node.inputs[2]) if len(node.inputs) > 2 else None
     if values is None or scales is None or values.dtype != np.int8 or (zero is not None and np.any(zero)):
         return None
-    if scales.size > 1 and attrs_of(node)["axis"] % values.ndim != _channel_axis(product, values.ndim):
+    axes = weight_axes_of(product)
+    if scales.size > 1 and (
+        axes is None or axes.outputs is None or (attrs_of(node)["axis"] - axes.outputs) % values.ndim
+    ):
         return None
     return _Weight(values, scales.reshape(-1).astype(np.float32))
-
-
-def _channel_axis(product: ir.Node, rank: int) -> int:
-    """The axis of a weight's output channels."""
-    attrs = attrs_of(product)
-    if product.op_type == "MatMul":
-        return rank - 2 if attrs["transpose_b"] else rank - 1
-    return 0 if attrs["weight_format"] == "OI" else rank - 1
 
 
 def _bias(product: ir.Node) -> tuple[bool, np.ndarray | None]:

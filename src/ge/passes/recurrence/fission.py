@@ -227,7 +227,7 @@ class _Scan:
             return frozenset({value})
         found = frozenset(n for v in node.inputs if v is not None for n in self._needs(v))
         direct = {v for v in self.stacks if v.producer() in self.recurrence}
-        light = node.op_type != "MatMul"
+        light = not lookup(node.op_type).precision.product
         return frozenset({value}) if light and _nbytes(found - direct) > _nbytes({value}) else found
 
     def _rotates(self, state: ir.Value) -> bool:
