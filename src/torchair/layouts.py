@@ -11,14 +11,13 @@ import torch
 
 from ge.ir.types import TENSORS, TensorDesc
 
-__all__ = ["array_of", "desc_of", "dtype_name", "memory_order", "torch_dtype"]
+__all__ = ["array_of", "desc_of", "dtype_name", "memory_order"]
 
 _NAMES: dict[torch.dtype, str] = {
     getattr(torch, name): name
     for name in sorted(TENSORS)
     if isinstance(getattr(torch, name, None), torch.dtype)
 }
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def dtype_name(dtype: torch.dtype) -> str | None:
@@ -28,11 +27,6 @@ def dtype_name(dtype: torch.dtype) -> str | None:
     ('bfloat16', None)
     """
     return _NAMES.get(dtype)
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The element type of one of our names."""
-    return _DTYPES[name]
 
 
 def desc_of(value: Any) -> TensorDesc | None:

@@ -57,7 +57,18 @@ from ge.ops.nn import (  # noqa: F401  the families register their operators whe
     window_gradients,
 )
 from ge.ops.plugins import Node, Unsupported, plugin, simple
-from ge.ops.tensor import diagonals, gather_scatter, movement, segments, shapes, slices, sorting, text  # noqa: F401  the families register their operators when they are loaded
+from ge.ops.tensor import (  # noqa: F401  the families register their operators when they are loaded
+    blocks,
+    creation,
+    diagonals,
+    gather_scatter,
+    movement,
+    segments,
+    shapes,
+    slices,
+    sorting,
+    text,
+)
 
 __all__ = [
     "BOOL",

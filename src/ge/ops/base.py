@@ -227,9 +227,7 @@ class Operator:
     formula: ClassVar[Formula] = Formula.NONE  # of an elementwise operator
     epilogue: ClassVar[Epilogue | None] = None  # the equivalent epilogue of products and convolutions
     takes_epilogues: ClassVar[bool] = False  # a product with weights, a bias and the attribute post_ops
-    weight_axes: ClassVar[Callable[[NodeView], WeightAxes] | None] = (
-        None  # of a product with weights and a bias
-    )
+    weight_axes: ClassVar[Callable[..., WeightAxes] | None] = None  # the channels of a product with weights
     algorithm_names: ClassVar[
         tuple[str, ...]
     ] = ()  # names by which scripts choose among its algorithms, if it has several

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 import tbe
-from ge.ir.types import BOOL, FLOATS, TENSORS, TensorDesc, numpy_dtype
-from ge.ir.values import constant_of
+from ge.ir.types import FLOATS, TENSORS, TensorDesc
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
-from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Rows, Sliced, Stack, Stacked
+from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced, Stack, Stacked
 from ge.ops.math.reduce import normal_axes
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.traits import Cost, Precision, Sign
@@ -524,147 +523,6 @@ def _rolled(x: tbe.Tensor, shift: int, axis: int) -> tbe.Tensor:
     return tbe.concat([piece(cut, extent - cut), piece(0, cut)], axis)
 
 
-# -- channels and space ------------------------------------------------------------------------------------
-
-
-class Blocks(Rows):
-    """Each image by itself; transposed channels-last data is worked on as it was."""
-
-    def reorder(self, op: NodeView, order: Order) -> Reordered | None:
-        last = tuple(order.perm) == (0, len(order.perm) - 1, *range(1, len(order.perm) - 1))
-        return None if op.channels_last or not last else Reordered(order.perm, {"channels_last": True})
-
-
-class BlockMove(Movement):
-    """Blocks of pixels and groups of channels exchanged."""
-
-    dataflow = Blocks()
-
-    block = Attr(int)
-    mode = Attr(str, "DCR", choices=("DCR", "CRD"))
-    channels_last = Attr(bool, False)
-
-
-@register
-class DepthToSpace(BlockMove):
-    """Channels moved into blocks of pixels; mode DCR keeps the block offset outermost in the channels."""
-
-    @staticmethod
-    def verify(op: NodeView) -> None:
-        desc = op.inputs[0]
-        assert desc is not None
-        if desc.rank != 4 or op.block < 1 or desc.shape[3 if op.channels_last else 1] % op.block**2:
-            raise fail(op, f"{desc} has no groups of {op.block}x{op.block} channels")
-
-    @staticmethod
-    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        b = op.block
-        n, c, h, w = x.shape if not op.channels_last else tuple(x.shape[i] for i in (0, 3, 1, 2))
-        depth = c // (b * b)
-        parts = (b, b, depth) if op.mode == "DCR" else (depth, b, b)
-        if op.channels_last:
-            perm = (0, 1, 3, 2, 4, 5) if op.mode == "DCR" else (0, 1, 4, 2, 5, 3)
-            return tbe.reshape(
-                tbe.transpose(tbe.reshape(x, (n, h, w, *parts)), perm), (n, h * b, w * b, depth)
-            )
-        perm = (0, 3, 4, 1, 5, 2) if op.mode == "DCR" else (0, 1, 4, 2, 5, 3)
-        return tbe.reshape(tbe.transpose(tbe.reshape(x, (n, *parts, h, w)), perm), (n, depth, h * b, w * b))
-
-
-@register
-class SpaceToDepth(BlockMove):
-    """Blocks of pixels moved into channels."""
-
-    @staticmethod
-    def verify(op: NodeView) -> None:
-        desc = op.inputs[0]
-        assert desc is not None
-        sizes = desc.shape[1:3] if op.channels_last else desc.shape[2:4]
-        if desc.rank != 4 or op.block < 1 or any(s % op.block for s in sizes):
-            raise fail(op, f"{desc} does not divide into blocks of {op.block}x{op.block}")
-
-    @staticmethod
-    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        b = op.block
-        if op.channels_last:
-            n, h, w, c = x.shape
-            split = tbe.reshape(x, (n, h // b, b, w // b, b, c))
-            perm = (0, 1, 3, 2, 4, 5) if op.mode == "DCR" else (0, 1, 3, 5, 2, 4)
-            return tbe.reshape(tbe.transpose(split, perm), (n, h // b, w // b, b * b * c))
-        n, c, h, w = x.shape
-        split = tbe.reshape(x, (n, c, h // b, b, w // b, b))
-        perm = (0, 3, 5, 1, 2, 4) if op.mode == "DCR" else (0, 1, 3, 5, 2, 4)
-        return tbe.reshape(tbe.transpose(split, perm), (n, b * b * c, h // b, w // b))
-
-
-# -- created from positions ----------------------------------------------------------------------------------
-
-
-@register
-class Iota(Operator):
-    """The position along axis."""
-
-    y = Output()
-    shape = Attr(list)
-    axis = Attr(int, 0)
-    dtype = Attr(str, "int64")
-    pattern = Pattern.INJECTIVE
-
-    @staticmethod
-    def compute(op: NodeView) -> tbe.Tensor:
-        return tbe.iota(op.shape, op.axis, op.dtype)
-
-
-@register
-class Range(Operator):
-    """start + delta * position, of a known length; start and delta are computed scalars."""
-
-    start = Input("T")
-    delta = Input("T")
-    y = Output("T")
-    size = Attr(int)
-    pattern = Pattern.INJECTIVE
-
-    @staticmethod
-    def compute(op: NodeView, start: tbe.Tensor, delta: tbe.Tensor) -> tbe.Tensor:
-        return start + tbe.iota((op.size,), 0, start.dtype) * delta
-
-
-@register
-class Eye(Operator):
-    """1 on diagonal k, 0 elsewhere."""
-
-    y = Output()
-    shape = Attr(list)
-    k = Attr(int, 0)
-    dtype = Attr(str, "float32")
-    pattern = Pattern.INJECTIVE
-
-    @staticmethod
-    def compute(op: NodeView) -> tbe.Tensor:
-        rank = len(op.shape)
-        rows, columns = (tbe.iota(op.shape, rank - i, "int64") for i in (2, 1))
-        return tbe.cast(tbe.binary("eq", rows + op.k, columns), op.dtype)
-
-
-@register
-class Trilu(Movement):
-    """The upper or lower triangle of matrices from diagonal k on, 0 elsewhere."""
-
-    upper = Attr(bool, True)
-    k = Attr(int, 0)
-    moves = False  # the zeros are new
-
-    @staticmethod
-    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
-        rank = len(x.shape)
-        rows, columns = (tbe.iota(x.shape, rank - i, "int64") for i in (2, 1))
-        kept = tbe.binary("le" if op.upper else "ge", rows + op.k, columns)
-        return tbe.select(kept, x, tbe.constant(False if x.dtype in BOOL else 0, x.dtype))
-
-
-MAX_TABLE = 1 << 20  # longer ranges are computed at run time
-
 # -- ONNX --------------------------------------------------------------------------------------------------
 
 
@@ -851,88 +709,6 @@ def _pad(n: Node) -> Results:
     return n.op("Pad", x, mode=mode, low=low, high=high, value=value)
 
 
-@plugin(onnx="DepthToSpace")
-def _depth_to_space(n: Node) -> Results:
-    return n.op("DepthToSpace", n.inputs[0], block=int(n.attr("blocksize")), mode=n.attr("mode", "DCR"))
-
-
-@plugin(onnx="SpaceToDepth")
-def _space_to_depth(n: Node) -> Results:
-    return n.op("SpaceToDepth", n.inputs[0], block=int(n.attr("blocksize")), mode=n.attr("mode", "DCR"))
-
-
-@plugin(onnx="Trilu")
-def _trilu(n: Node) -> Results:
-    k = n.ints(1, "k")[0] if n.input(1) is not None else 0
-    return n.op("Trilu", n.inputs[0], upper=bool(n.attr("upper", 1)), k=k)
-
-
-@plugin(onnx="Shape")
-def _shape(n: Node) -> Results:
-    shape = n.desc().shape
-    end = n.attr("end")
-    return n.builder.constant(np.asarray(shape[slice(n.attr("start", 0), end)], np.int64), n.name)
-
-
-@plugin(onnx="Size")
-def _size(n: Node) -> Results:
-    return n.builder.constant(np.asarray(n.desc().size, np.int64), n.name)
-
-
-@plugin(onnx="Constant")
-def _constant(n: Node) -> Results:
-    for name, dtype in _CONSTANTS.items():
-        if n.attr(name) is not None:
-            return n.builder.constant(np.asarray(n.attr(name), dtype), n.name)
-    for name in ("value", "sparse_value"):
-        if n.attr(name) is not None:
-            return n.parser.constant(n.attr(name), n.name)
-    raise Unsupported("a constant without a number", "use numbers or bools")
-
-
-_CONSTANTS = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-}
-
-
-@plugin(onnx="ConstantOfShape")
-def _constant_of_shape(n: Node) -> Results:
-    value = n.attr("value")
-    value = np.zeros(1, np.float32) if value is None else np.asarray(value)
-    shape = n.ints(0, "shape")
-    if math.prod(shape) * value.dtype.itemsize <= 1 << 20:
-        return n.builder.constant(np.full(shape, value.reshape(-1)[0]), n.name)
-    scalar = n.builder.constant(value.reshape(()), n.name)
-    return n.op("BroadcastTo", scalar, shape=shape)
-
-
-@plugin(onnx="Range")
-def _range(n: Node) -> Results:
-    start, limit, delta = (n.const(i, w).reshape(()) for i, w in enumerate(("start", "limit", "delta")))
-    if not delta:
-        raise Unsupported("delta of Range is 0")
-    size = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
-    if start.dtype.kind in "iu":
-        size = max(0, -((int(start) - int(limit)) // int(delta)))
-    if size > MAX_TABLE:
-        return n.op("Range", start, delta, size=size)
-    wide = start if start.dtype.kind in "iu" or start.dtype == np.float64 else start.astype(np.float64)
-    array = (wide + np.arange(size, dtype=wide.dtype) * delta.astype(wide.dtype)).astype(start.dtype)
-    return n.builder.constant(array, n.name)
-
-
-@plugin(onnx="EyeLike")
-def _eye_like(n: Node) -> Results:
-    desc = n.desc()
-    if desc.rank != 2:
-        raise Unsupported(f"EyeLike takes a matrix, got {desc}")
-    dtype = n.element_type("dtype", desc.dtype)
-    return n.op("Eye", shape=list(desc.shape), k=int(n.attr("k", 0)), dtype=dtype)
-
-
 # -- TensorFlow --------------------------------------------------------------------------------------------
 
 
@@ -983,7 +759,7 @@ def _tile_tf(n: Node) -> Results:
     return n.inputs[0] if set(repeats) <= {1} else n.op("Tile", n.inputs[0], repeats=repeats)  # type: ignore[return-value]
 
 
-def _concatenated(n: Node, parts: Sequence[Any], axis: int) -> Any:
+def concatenated(n: Node, parts: Sequence[Any], axis: int) -> Any:
     """Parts without elements are dropped."""
     rank = len(parts[0].shape)
     axis = axis % rank if rank else 0
@@ -997,12 +773,12 @@ def _concat_tf(n: Node) -> Results:
     if len(n.inputs) < 3:
         raise Unsupported(f"{n.type} of one tensor", "give two or more")
     axis = n.ints(len(n.inputs) - 1 if last else 0, "the axis")[0]
-    return _concatenated(n, n.inputs[:-1] if last else n.inputs[1:], axis)
+    return concatenated(n, n.inputs[:-1] if last else n.inputs[1:], axis)
 
 
 @plugin(tensorflow="ParallelConcat")
 def _parallel_concat(n: Node) -> Results:
-    return _concatenated(n, n.inputs, 0)
+    return concatenated(n, n.inputs, 0)
 
 
 @plugin(tensorflow="Pack")
@@ -1071,153 +847,6 @@ def _reverse_tf(n: Node) -> Results:
 @plugin(tensorflow="Roll")
 def _roll_tf(n: Node) -> Results:
     return n.op("Roll", n.inputs[0], shifts=n.ints(1, "the shifts"), axes=n.ints(2, "the axes"))
-
-
-def filled(n: Node, value: Any, shape: Sequence[int]) -> Any:
-    """A tensor filled with one value; a small constant is created now, a large one at run time."""
-    known = constant_of(value)
-    if known is not None and math.prod(shape) * known.dtype.itemsize <= 1 << 20:
-        return n.builder.constant(np.full(shape, known.reshape(()), known.dtype), n.name)
-    return n.op("BroadcastTo", value, shape=list(shape))
-
-
-@plugin(tensorflow="Fill")
-def _fill(n: Node) -> Results:
-    return filled(n, n.inputs[1], n.ints(0, "the dimensions"))
-
-
-@plugin(tensorflow=["ZerosLike", "OnesLike"])
-def _like(n: Node) -> Results:
-    value = n.builder.constant(np.asarray(n.type == "OnesLike", numpy_dtype(n.desc().dtype)))
-    return filled(n, value, n.desc().shape)
-
-
-@plugin(tensorflow="Empty")
-def _empty(n: Node) -> Results:
-    value = n.builder.constant(np.zeros((), numpy_dtype(str(n.attr("dtype", "float32")))))
-    return filled(n, value, n.ints(0, "the shape"))
-
-
-@plugin(tensorflow="Range")
-def _range_tf(n: Node) -> Results:
-    start, limit, delta = (n.const(i, w).reshape(()) for i, w in enumerate(("start", "limit", "delta")))
-    if not delta:
-        raise Unsupported("delta of Range is 0")
-    if start.dtype.kind in "iu":
-        size = max(0, -((int(start) - int(limit)) // int(delta)))
-    else:
-        size = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
-    if size > _RANGE_LIMIT:
-        raise Unsupported(f"a range of {size} elements is out of reach")
-    wide: Any = np.int64 if start.dtype.kind in "iu" else np.float64
-    array = start.astype(wide) + np.arange(size, dtype=wide) * delta.astype(wide)
-    return n.builder.constant(array.astype(start.dtype), n.name)
-
-
-_RANGE_LIMIT = 1 << 28
-
-
-@plugin(tensorflow="LinSpace")
-def _lin_space(n: Node) -> Results:
-    """From start to stop in equal steps, both ends exact."""
-    count = n.ints(2, "num")[0]
-    start, stop = n.inputs[0], n.inputs[1]
-    if count == 1:
-        return n.op("Reshape", start, shape=[1])
-    dtype = numpy_dtype(n.desc().dtype)
-    step = n.op("Div", n.op("Sub", stop, start), float(count - 1))
-    inner = n.op("Add", n.op("Mul", n.builder.constant(np.arange(count - 1, dtype=dtype)), step), start)
-    return n.op("Concat", inner, n.op("Reshape", stop, shape=[1]), axis=0)
-
-
-@plugin(tensorflow="DepthToSpace")
-def _depth_to_space_tf(n: Node) -> Results:
-    last = str(n.attr("data_format", "NHWC")) == "NHWC"
-    return n.op("DepthToSpace", n.inputs[0], block=int(n.attr("block_size")), mode="DCR", channels_last=last)
-
-
-@plugin(tensorflow="SpaceToDepth")
-def _space_to_depth_tf(n: Node) -> Results:
-    last = str(n.attr("data_format", "NHWC")) == "NHWC"
-    return n.op("SpaceToDepth", n.inputs[0], block=int(n.attr("block_size")), mode="DCR", channels_last=last)
-
-
-def _blocks_and_borders(n: Node) -> tuple[list[int], list[int], list[int]]:
-    """Block sizes and padding of the operators that exchange space and batch."""
-    if n.type in ("SpaceToBatch", "BatchToSpace"):
-        block, pads = int(n.attr("block_size")), n.ints(1, "the borders")
-        return [block, block], pads[0::2], pads[1::2]
-    pads = n.ints(2, "the borders")
-    return n.ints(1, "the block shape"), pads[0::2], pads[1::2]
-
-
-@plugin(tensorflow=["SpaceToBatchND", "SpaceToBatch"])
-def _space_to_batch(n: Node) -> Results:
-    """Blocks of space become batch entries, the block offset outermost."""
-    blocks, low, high = _blocks_and_borders(n)
-    rank, m = n.desc().rank, len(blocks)
-    x: Any = n.inputs[0]
-    if any((*low, *high)):
-        rest = [0] * (rank - m - 1)
-        x = n.op("Pad", x, low=[0, *low, *rest], high=[0, *high, *rest])
-    shape = [int(d) for d in x.shape]
-    if any(b < 1 or d % b for b, d in zip(blocks, shape[1:], strict=False)):
-        raise Unsupported(f"{shape} does not divide into blocks of {blocks}")
-    split = [v for b, d in zip(blocks, shape[1 : m + 1], strict=True) for v in (d // b, b)]
-    x = n.op("Reshape", x, shape=[shape[0], *split, *shape[m + 1 :]])
-    perm = [*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m, 2), *range(2 * m + 1, rank + m)]
-    x = n.op("Transpose", x, perm=perm)
-    inner = [d // b for b, d in zip(blocks, shape[1 : m + 1], strict=True)]
-    return n.op("Reshape", x, shape=[shape[0] * math.prod(blocks), *inner, *shape[m + 1 :]])
-
-
-@plugin(tensorflow=["BatchToSpaceND", "BatchToSpace"])
-def _batch_to_space(n: Node) -> Results:
-    """The inverse: batch entries become blocks of space, then the result is cropped."""
-    blocks, low, high = _blocks_and_borders(n)
-    shape, m = n.desc().shape, len(blocks)
-    rank, batch = len(shape), shape[0] // max(math.prod(blocks), 1)
-    x = n.op("Reshape", n.inputs[0], shape=[*blocks, batch, *shape[1:]])
-    pairs = [v for i in range(m) for v in (m + 1 + i, i)]
-    x = n.op("Transpose", x, perm=[m, *pairs, *range(2 * m + 1, rank + m)])
-    inner = [d * b for b, d in zip(blocks, shape[1 : m + 1], strict=True)]
-    x = n.op("Reshape", x, shape=[batch, *inner, *shape[m + 1 :]])
-    if not any((*low, *high)):
-        return x
-    ends = [batch, *(d - h for d, h in zip(inner, high, strict=True)), *shape[m + 1 :]]
-    return n.op("Slice", x, starts=[0, *low, *([0] * (rank - m - 1))], ends=ends)
-
-
-@plugin(tensorflow="ExtractImagePatches")
-def _extract_image_patches(n: Node) -> Results:
-    """Every window of an image as one long channel, row by row."""
-    batch, height, width, channels = n.desc().shape
-    kernel = list(n.attr("ksizes"))[1:3]
-    strides, rates = list(n.attr("strides"))[1:3], list(n.attr("rates"))[1:3]
-    extents = [(k - 1) * r + 1 for k, r in zip(kernel, rates, strict=True)]
-    low, high = [0, 0], [0, 0]
-    if n.attr("padding", "VALID") == "SAME":
-        for i, size in enumerate((height, width)):
-            total = max((-(-size // strides[i]) - 1) * strides[i] + extents[i] - size, 0)
-            low[i], high[i] = total // 2, total - total // 2
-    x: Any = n.inputs[0]
-    if any((*low, *high)):
-        x = n.op("Pad", x, low=[0, *low, 0], high=[0, *high, 0])
-    sizes = [
-        (d + a + b - e) // s + 1
-        for d, a, b, e, s in zip((height, width), low, high, extents, strides, strict=True)
-    ]
-    pieces = []
-    for i in range(kernel[0]):
-        for j in range(kernel[1]):
-            starts = [0, i * rates[0], j * rates[1], 0]
-            ends = [
-                batch,
-                *(a + (c - 1) * s + 1 for a, c, s in zip(starts[1:3], sizes, strides, strict=True)),
-                channels,
-            ]
-            pieces.append(n.op("Slice", x, starts=starts, ends=ends, steps=[1, *strides, 1]))
-    return _concatenated(n, pieces, 3)
 
 
 @plugin(tensorflow="MirrorPadGrad")

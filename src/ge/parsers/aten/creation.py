@@ -10,7 +10,7 @@ import numpy as np
 from ge.ir.types import FLOATS, numpy_dtype
 from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
-from ge.ops.tensor.movement import MAX_TABLE
+from ge.ops.tensor.creation import MAX_TABLE
 
 
 @aten("full", "full_like", "new_full")
