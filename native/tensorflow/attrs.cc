@@ -68,8 +68,6 @@ constexpr int kEntryValue = 2;
 constexpr int kValueString = 2;
 constexpr int kValueType = 6;
 constexpr int kValueShape = 7;
-constexpr int kValueFunction = 10;
-constexpr int kFunctionName = 1;
 constexpr int kShapeDim = 2;
 constexpr int kShapeUnknownRank = 3;
 constexpr int kDimSize = 1;
@@ -119,12 +117,6 @@ std::optional<std::int64_t> attr_type(std::string_view serialized, std::string_v
 std::optional<std::string_view> attr_string(std::string_view serialized, std::string_view name) {
   const auto value = find_attr(serialized, name);
   return value ? field(*value, kValueString) : std::nullopt;
-}
-
-std::optional<std::string_view> attr_function(std::string_view serialized, std::string_view name) {
-  const auto value = find_attr(serialized, name);
-  const auto function = value ? field(*value, kValueFunction) : std::nullopt;
-  return function ? field(*function, kFunctionName) : std::nullopt;
 }
 
 bool attr_shape_known(std::string_view serialized, std::string_view name) {

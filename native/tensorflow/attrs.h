@@ -16,8 +16,6 @@ std::string canonical_attrs(std::string_view serialized);
 std::optional<std::string_view> find_attr(std::string_view serialized, std::string_view name);
 std::optional<std::int64_t> attr_type(std::string_view serialized, std::string_view name);
 std::optional<std::string_view> attr_string(std::string_view serialized, std::string_view name);
-// The name of the function that an attribute gives.
-std::optional<std::string_view> attr_function(std::string_view serialized, std::string_view name);
 // Whether a shape attribute is known in every dimension.
 bool attr_shape_known(std::string_view serialized, std::string_view name);
 

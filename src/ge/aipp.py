@@ -227,7 +227,7 @@ def insert(graph: ir.Graph, configs: list[AippConfig], input_format: str = "NCHW
         if config.aipp_mode == "static":
             _insert_one(graph, config, input_format)
         elif desc_of(graph.inputs[_input_index(graph, config)]).rank != 4:
-            raise _mismatch(config, "dynamic AIPP takes images of rank 4")
+            raise _mismatch("dynamic AIPP takes images of rank 4")
     return [
         {"input": _input_index(graph, k), "mode": k.aipp_mode, "layout": input_format, "config": _plain(k)}
         for k in configs
@@ -244,7 +244,7 @@ def _insert_one(graph: ir.Graph, config: AippConfig, input_format: str) -> None:
     old = graph.inputs[index]
     desc = desc_of(old)
     if desc.rank != 4:
-        raise _mismatch(config, f"input '{old.name}' is {desc}, an image of rank 4 is expected")
+        raise _mismatch(f"input '{old.name}' is {desc}, an image of rank 4 is expected")
     batch, channels, height, width = desc.shape
     if input_format == "NHWC":
         batch, height, width, channels = desc.shape
@@ -265,16 +265,15 @@ def _input_index(graph: ir.Graph, config: AippConfig) -> int:
     if config.related_input_name:
         if config.related_input_name not in names:
             raise _mismatch(
-                config,
                 f"the model has no input '{config.related_input_name}' but {', '.join(map(str, names))}",
             )
         return names.index(config.related_input_name)
     if config.related_input_rank >= len(names):
-        raise _mismatch(config, f"the model has {len(names)} inputs, there is no {config.related_input_rank}")
+        raise _mismatch(f"the model has {len(names)} inputs, there is no {config.related_input_rank}")
     return config.related_input_rank
 
 
-def _mismatch(config: AippConfig, cause: str) -> GeError:
+def _mismatch(cause: str) -> GeError:
     return GeError("E13002", f"AIPP does not fit the model: {cause}", remedy="change the AIPP configuration")
 
 
@@ -304,9 +303,7 @@ class _Stages:
         if desc_of(value).shape != (self.batch, self.height, self.width, self.channels):
             got = ",".join(map(str, desc_of(value).shape[1:3]))
             wanted = f"{self.height},{self.width}"
-            raise _mismatch(
-                self.config, f"it makes images of {got} (height, width) where the model takes {wanted}"
-            )
+            raise _mismatch(f"it makes images of {got} (height, width) where the model takes {wanted}")
         return source, value
 
     def _source_size(self) -> tuple[int, int]:
@@ -314,7 +311,7 @@ class _Stages:
         height = config.src_image_size_h or self.height - config.top_padding_size - config.bottom_padding_size
         width = config.src_image_size_w or self.width - config.left_padding_size - config.right_padding_size
         if config.source.semi_planar and (height % 2 or width % 2):
-            raise _mismatch(config, f"a {config.input_format} image needs even sides, not {height},{width}")
+            raise _mismatch(f"a {config.input_format} image needs even sides, not {height},{width}")
         return height, width
 
     def _pixels(self, name: str) -> tuple[ir.Value, ir.Value]:
@@ -359,7 +356,7 @@ class _Stages:
             (2, config.load_start_pos_w, config.crop_size_w or self.width, width),
         ):
             if start < 0 or start + size > limit:
-                raise _mismatch(config, f"the crop from {start} of {size} leaves the image of {limit}")
+                raise _mismatch(f"the crop from {start} of {size} leaves the image of {limit}")
             value = self._slice(value, axis, start, start + size)
         return value
 
@@ -386,7 +383,7 @@ class _Stages:
         if not config.csc_switch:
             return value
         if config.source.channels < 3:
-            raise _mismatch(config, f"csc_switch needs three channels, {config.input_format} has one")
+            raise _mismatch(f"csc_switch needs three channels, {config.input_format} has one")
         parts = [self._slice(value, 3, i, i + 1) for i in range(3)]
         parts = [self.op("Sub", p, b) if b else p for p, b in zip(parts, config.input_bias, strict=True)]
         rows = []
@@ -401,9 +398,7 @@ class _Stages:
     def _take_channels(self, value: ir.Value) -> ir.Value:
         has = desc_of(value).shape[3]
         if has < self.channels:
-            raise _mismatch(
-                self.config, f"the image has {has} channels where the model takes {self.channels}"
-            )
+            raise _mismatch(f"the image has {has} channels where the model takes {self.channels}")
         return value if has == self.channels else self._slice(value, 3, 0, self.channels)
 
     def _resize(self, value: ir.Value) -> ir.Value:
@@ -432,7 +427,7 @@ class _Stages:
         offset = np.array(config.mean, np.float32) + np.array(config.minimum, np.float32)
         scale = np.array(config.reciprocal, np.float32)
         if count > len(offset):
-            raise _mismatch(config, f"the model takes {count} channels, at most 4 are possible")
+            raise _mismatch(f"the model takes {count} channels, at most 4 are possible")
         if offset[:count].any():
             value = self.op("Sub", value, offset[:count])
         return value if (scale[:count] == 1).all() else self.op("Mul", value, scale[:count])

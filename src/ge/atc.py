@@ -30,7 +30,7 @@ __all__ = ["app", "main"]
 Arguments = ChainMap[str, Any]  # option values by name: those given, then the defaults
 
 SUCCESS, FAILURE = 0, 255
-COMPILE, TO_JSON, CHECK_ONLY, SHOW = 0, 1, 3, 6
+TO_JSON, CHECK_ONLY, SHOW = 1, 3, 6
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "null": 60}
 _UsageError: Any = typer.BadParameter.__mro__[1]  # the base class of the parser's own errors
 _FRAMEWORKS = {1: "AIR", 3: "TENSORFLOW", 5: "ONNX", 6: "PADDLE", 7: "TFLITE"}

@@ -33,7 +33,6 @@ _LN2 = math.log(2.0)
 _LOG2E = 1.0 / _LN2
 _LN2_HI32, _LN2_LO32 = 0.693145751953125, 1.4286068203094172321e-6  # 15 bits, the rest
 _LN2_HI64, _LN2_LO64 = 0.6931471803691238164901733, 1.908214929270587816144266e-10  # 32 bits, the rest
-_LN2_LOW = float.fromhex("0x1.abc9e3b39803fp-56")  # the remainder of ln 2 beyond a double
 _LOG2E_LOW = float.fromhex("0x1.777d0ffda0d24p-56")
 _LOG2E_LOW32 = _LOG2E - float(np.float32(_LOG2E))
 _PI_2 = [

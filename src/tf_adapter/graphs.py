@@ -37,7 +37,6 @@ CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 IMPLEMENTS = "_implements"
 _MAX_DEPTH = 64
 _RESOURCE = types_pb2.DT_RESOURCE
-_DROPPED_ATTRS = frozenset({"_XlaMustCompile", "config_proto", "executor_type"})
 
 
 @dataclass(slots=True)

@@ -61,11 +61,9 @@ class Copies:
     to_host: int = 0
     to_host_bytes: int = 0
     to_gpu: int = 0
-    to_gpu_bytes: int = 0
     fed_bytes: int = 0
     fetched_bytes: int = 0
     on_gpu: int = 0
-    on_gpu_bytes: int = 0
 
 
 @dataclass
@@ -142,7 +140,6 @@ class HostPart:
         for buffer in self.writes:
             device.upload(buffer.number, buffer.memory)
             copies.to_gpu += 1
-            copies.to_gpu_bytes += buffer.memory.nbytes
         return self._reported(shapes)
 
     def warm_up(self, device: Any) -> None:

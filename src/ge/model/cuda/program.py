@@ -971,7 +971,6 @@ class _Loaded:
         if nbytes:
             self.stream.copy(to, source, nbytes)
             self.copies.on_gpu += 1
-            self.copies.on_gpu_bytes += nbytes
 
     def feed(self, feeds: Sequence[np.ndarray]) -> None:
         """Copy host inputs to the bound memory."""

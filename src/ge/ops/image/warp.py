@@ -162,8 +162,8 @@ def _crop_gradient(n: Node) -> Results:
         "Mul", n.op("Reshape", n.op("Cast", n.inputs[2], to="int64"), shape=[count, 1, 1]), height * width
     )
     grads: Any = n.inputs[0] if n.desc().dtype == "float32" else n.op("Cast", n.inputs[0], to="float32")
-    for row, by_row in _ends(n, y, rows, height, (count, rows, 1)):
-        for column, by_column in _ends(n, x, columns, width, (count, 1, columns)):
+    for row, by_row in _ends(n, y, height, (count, rows, 1)):
+        for column, by_column in _ends(n, x, width, (count, 1, columns)):
             flat = n.op("Add", n.op("Add", n.op("Mul", row, width), column), owner)
             weight = n.op("Select", fits, n.op("Mul", by_row, by_column), 0.0)
             part = n.op("Mul", grads, n.op("Reshape", weight, shape=[count, rows, columns, 1]))
@@ -193,7 +193,7 @@ def _crop_places(n: Node, axis: int, out: int, size: int) -> tuple[Any, Any]:
     return place, inside
 
 
-def _ends(n: Node, place: Any, out: int, size: int, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
+def _ends(n: Node, place: Any, size: int, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
     """The two pixels around each position and their weights."""
     place = n.op("Reshape", n.op("Clip", place, min=0.0, max=float(size - 1)), shape=list(shape))
     low, high = n.op("Floor", place), n.op("Ceil", place)

@@ -270,7 +270,7 @@ def _scores(n: Node, forest: _Forest, width: int, aggregate: str) -> Any:
     return n.op("Mul", y, 1.0 / len(forest.roots)) if aggregate == "AVERAGE" else y
 
 
-def _with_base(n: Node, y: Any, width: int) -> Any:
+def _with_base(n: Node, y: Any) -> Any:
     base = n.attr("base_values_as_tensor")
     base = n.attr("base_values") if base is None else np.asarray(base).reshape(-1)
     if base is None or not len(base):
@@ -283,7 +283,7 @@ def _regressor(n: Node) -> Results:
     forest, found = _read(n, "target")
     width = int(n.attr("n_targets", found))
     y = _scores(n, forest, width, str(n.attr("aggregate_function", "SUM")))
-    return transformed(n, _with_base(n, y, width), str(n.attr("post_transform", "NONE")))
+    return transformed(n, _with_base(n, y), str(n.attr("post_transform", "NONE")))
 
 
 @plugin(onnx="TreeEnsembleClassifier", domain=DOMAIN)
@@ -294,7 +294,7 @@ def _classifier(n: Node) -> Results:
     if single:
         forest.targets = [0] * len(forest.targets)
     width = 1 if single else count
-    y = _with_base(n, _scores(n, forest, width, "SUM"), width)
+    y = _with_base(n, _scores(n, forest, width, "SUM"))
     positive = all(w >= 0 for w in forest.weights)
     return classified(n, y, count, positive)
 

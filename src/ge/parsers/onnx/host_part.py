@@ -86,7 +86,7 @@ def split(file: ModelFile, sample: Callable[[onnx.ValueInfoProto], Any]) -> tupl
     known = {p.name for p in graph.input} | {t.name for t in graph.initializer}
     nodes = sorted_nodes(graph.node, known, file.name)
     text = _text_values(graph, nodes)
-    before, after = _assigned(nodes, text, known)
+    before, after = _assigned(nodes, text)
     if not before and not after:
         return file, HostParts()
     rest = [n for i, n in enumerate(nodes) if i not in before and i not in after]
@@ -163,7 +163,7 @@ def _moves_text(node: onnx.NodeProto, text: set[str]) -> bool:
     return node.op_type in _MOVES and len(node.input) > place and node.input[place] in text
 
 
-def _assigned(nodes: Sequence[onnx.NodeProto], text: set[str], known: set[str]) -> tuple[set[int], set[int]]:
+def _assigned(nodes: Sequence[onnx.NodeProto], text: set[str]) -> tuple[set[int], set[int]]:
     """The nodes that run before the plan and after it, by position."""
     maker = {name: i for i, n in enumerate(nodes) for name in n.output if name}
     light: dict[int, bool] = {}  # whether a node and all that it is computed from may run before the plan

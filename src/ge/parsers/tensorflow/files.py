@@ -202,17 +202,17 @@ def _choose(model: Any, tags: Sequence[str] | None, where: str) -> Any:
 
 
 def _meta_graph(meta: Any, name: str, checkpoint: Checkpoint | None) -> ModelFile:
-    signatures = {key: _signature(meta.signature_def[key], key) for key in sorted(meta.signature_def)}
+    signatures = {key: _signature(meta.signature_def[key]) for key in sorted(meta.signature_def)}
     if not meta.graph_def.node:
         raise GeError("E10101", "the graph has no nodes", location=name)
     return ModelFile(name, meta.graph_def, signatures, meta.saver_def.restore_op_name, checkpoint)
 
 
-def _signature(proto: Any, name: str) -> Signature:
-    return Signature(_specs(proto.inputs, name), _specs(proto.outputs, name))
+def _signature(proto: Any) -> Signature:
+    return Signature(_specs(proto.inputs), _specs(proto.outputs))
 
 
-def _specs(infos: Any, signature: str) -> dict[str, TensorSpec]:
+def _specs(infos: Any) -> dict[str, TensorSpec]:
     """The tensors of a signature, by key; those of a sparse or composite one by names of their own."""
     result = {}
     for key in sorted(infos):

@@ -110,15 +110,13 @@ def _scaled_spread(value: ir.Value | None) -> tuple[_Spread, ir.Value | None] | 
 def _normalised(
     r: Rewriter, spread: _Spread, scale: ir.Value | None = None, bias: ir.Value | None = None
 ) -> ir.Value:
-    inputs = [spread.source, *_vectors(r, spread, scale, bias)]
+    inputs = [spread.source, *_vectors(scale, bias)]
     if spread.mean is None:
         return r.op("RmsNorm", *inputs, axes=spread.axes, epsilon=spread.epsilon)
     return r.op("LayerNorm", *inputs, axes=spread.axes, epsilon=spread.epsilon)
 
 
-def _vectors(
-    r: Rewriter, spread: _Spread, scale: ir.Value | None, bias: ir.Value | None
-) -> list[ir.Value | None]:
+def _vectors(scale: ir.Value | None, bias: ir.Value | None) -> list[ir.Value | None]:
     """Scale and bias as optional inputs; a missing scale before a bias is None."""
     return [scale, bias] if bias is not None else [scale] if scale is not None else []
 

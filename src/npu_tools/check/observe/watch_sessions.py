@@ -27,7 +27,6 @@ __all__ = ["SessionWatcher"]
 _LINE = "_npu_check_line"
 _NAMED = 8
 _TRACED = 2  # the step that is timed node by node
-_INITIALISERS = ("init", "group_deps", "save/", "report_uninitialized")
 
 
 class SessionWatcher:
