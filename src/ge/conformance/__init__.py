@@ -1,1 +1,1 @@
-"""The ONNX project's own backend tests through parse, compile and run: `python -m ge.conformance onnx`."""
+"""Runs the ONNX project's backend tests through parse, compile and run: `python -m ge.conformance onnx`."""

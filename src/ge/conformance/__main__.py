@@ -1,4 +1,4 @@
-"""Command line of the conformance run."""
+"""The command line `python -m ge.conformance`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, help="Run other projects' own tests agai
 
 @app.callback()
 def _group() -> None:
-    """Sub-commands, one a suite; the disk cache is off: thousands of models are compiled once each."""
+    """One sub-command per suite. Disables the disk cache: each of thousands of models is compiled once."""
     os.environ.setdefault("NPU_CACHE_DIR", "off")
 
 
@@ -59,7 +59,7 @@ def onnx(
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
     show: Annotated[int, typer.Option(help="how many failures to print")] = 40,
 ) -> None:
-    """The backend tests of the ONNX project: parse, compile, run, compare."""
+    """Run the backend tests of the ONNX project: parse, compile, run, compare."""
     chosen = KINDS if kinds == "all" else tuple(kinds.split(","))
     cases = [c for c in collect(chosen) if re.search(filter_, c.name)]
     results: list[tuple[Case, dict[str, Any]]] = []

@@ -22,7 +22,7 @@ _NUMERIC = frozenset(
         *(f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)),
     )
 )
-# What these give is random: only shape and element type can be compared.
+# Random results: only shape and element type can be compared.
 _RANDOM = frozenset(
     {"Bernoulli", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Multinomial"}
 )
@@ -51,19 +51,19 @@ class Case:
 
     @property
     def tolerances(self) -> tuple[float, float]:
-        """Relative and absolute."""
+        """Relative and absolute tolerance."""
         return self.source.rtol, self.source.atol
 
     @cached_property
     def numeric(self) -> bool:
-        """Whether all inputs and outputs are tensors of numbers or bools."""
+        """True if all inputs and outputs are tensors of numbers or bools."""
         ports = [*self.model.graph.input, *self.model.graph.output]
         kinds = {p.type.WhichOneof("value") for p in ports}
         return kinds <= {"tensor_type"} and all(p.type.tensor_type.elem_type in _NUMERIC for p in ports)
 
     @cached_property
     def random(self) -> bool:
-        """Whether the values cannot be compared."""
+        """True if the values are random and cannot be compared."""
         types = {n.op_type for n in self.model.graph.node}
         return bool(types & _RANDOM) or ("Dropout" in types and "training" in self.name)
 
@@ -73,7 +73,7 @@ class Case:
         return sorted({n.op_type for n in self.model.graph.node})
 
     def data_sets(self) -> list[tuple[list[Any], list[Any]]]:
-        """Inputs and expected outputs, once or several times."""
+        """Pairs of inputs and expected outputs."""
         if self.source.data_sets is not None:
             return [([_plain(v) for v in i], [_plain(v) for v in o]) for i, o in self.source.data_sets]
         if self.kind == "light":
@@ -122,7 +122,7 @@ def _read(path: Path, kind: onnx.TypeProto) -> Any:
 
 
 def collect(kinds: Sequence[str]) -> list[Case]:
-    """All cases of some kinds, in the suite's order."""
+    """All cases of the given kinds, in the suite's order."""
     from onnx.backend.test.loader import load_model_tests
 
     found: list[Case] = []

@@ -1,7 +1,7 @@
-"""Detectors with post-processing inside, beside ONNX Runtime: the forms that exporters write, with random weights.
+"""Compares object detectors that contain their post-processing with ONNX Runtime, using random weights.
 
-Each is built for pictures of one size and run on several, in which it finds different numbers of objects. The engine
-has to give what ONNX Runtime gives: the same boxes in the same order.
+The graphs have the form that exporters write. Each detector runs on several pictures with different numbers of objects;
+the engine must return the same boxes in the same order as ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Size:
-    """How large a detector is: its pictures, channels and layers."""
+    """Size of a detector: picture size, channels, layers."""
 
     picture: int = 32
     channels: int = 8
@@ -37,7 +37,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one detector."""
+    """Outcome of one detector."""
 
     name: str
     status: str  # pass, wrong, refused or error
@@ -55,14 +55,14 @@ class Net:
     constants: list[Any] = field(default_factory=list)
 
     def op(self, type_: str, *inputs: Any, outputs: int = 1, **attrs: Any) -> Any:
-        """A node; arrays and lists among its inputs are constants."""
+        """Add a node; arrays and lists among its inputs become constants."""
         names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
         made = [f"{type_}_{len(self.nodes)}_{k}" for k in range(outputs)]
         self.nodes.append(helper.make_node(type_, names, made, name=f"{type_}_{len(self.nodes)}", **attrs))
         return made[0] if outputs == 1 else made
 
     def constant(self, value: Any) -> str:
-        """A constant; whole numbers are int64."""
+        """Add a constant; integers become int64."""
         array = np.asarray(value)
         array = array.astype(np.float32) if array.dtype.kind == "f" else array
         self.constants.append(numpy_helper.from_array(array, f"c{len(self.constants)}"))
@@ -81,7 +81,7 @@ class Net:
         )
 
     def backbone(self, x: str) -> list[str]:
-        """Maps of a half, a quarter and an eighth of the picture's size."""
+        """Feature maps of 1/2, 1/4 and 1/8 of the picture's size."""
         width, maps, inputs = self.size.channels, [], 3
         for _ in range(3):
             x = self.op("Relu", self.conv(x, inputs, width, stride=2))
@@ -92,7 +92,7 @@ class Net:
         return maps
 
     def rows(self, x: str, width: int) -> str:
-        """A map (1, a * width, h, w) as rows (1, n, width)."""
+        """Reshape a feature map (1, a * width, h, w) to rows (1, n, width)."""
         return self.op("Reshape", self.op("Transpose", x, perm=[0, 2, 3, 1]), [1, -1, width])
 
     def part(self, x: str, begin: int, end: int, axis: int = -1) -> str:
@@ -100,7 +100,7 @@ class Net:
         return self.op("Slice", x, [begin], [end], [axis])
 
     def anchors(self, level: int, each: int = 1) -> np.ndarray:
-        """Centres and sizes (n, 4) of a level's places, as parts of the picture."""
+        """Anchor centres and sizes (n, 4) of one level, relative to the picture."""
         side = self.size.picture >> (level + 1)
         y, x = np.meshgrid(*[(np.arange(side) + 0.5) / side] * 2, indexing="ij")
         centres = np.repeat(np.stack([x, y], -1).reshape(-1, 2), each, 0)
@@ -108,7 +108,7 @@ class Net:
         return np.concatenate([centres, edges], 1)[None].astype(np.float32)
 
     def decoded(self, deltas: str, anchors: np.ndarray) -> str:
-        """Corners (1, n, 4) of boxes around anchors."""
+        """Decode box corners (1, n, 4) from anchors."""
         centre = self.op(
             "Add", self.op("Mul", self.part(deltas, 0, 2), anchors[..., 2:] * 0.3), anchors[..., :2]
         )
@@ -121,14 +121,14 @@ class Net:
     def suppressed(
         self, boxes: str, scores: str, most: int, overlap: float = 0.5, least: float = 0.55
     ) -> str:
-        """Rows of batch, class and box of NonMaxSuppression."""
+        """Result of NonMaxSuppression: rows of batch, class and box index."""
         return self.op("NonMaxSuppression", boxes, scores, [most], [overlap], [least])
 
     def column(self, rows: str, place: int) -> str:
         return self.op("Squeeze", self.part(rows, place, place + 1, 1), [1])
 
     def model(self, *outputs: tuple[str, int]) -> onnx.ModelProto:
-        """The model with outputs and their element types."""
+        """Build the model with the given outputs and element types."""
         side = self.size.picture
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, side, side])
         results = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs]
@@ -160,7 +160,7 @@ def _chosen(n: Net, kept: str, boxes: str, scores: str) -> tuple[tuple[str, int]
 
 @_detector
 def _ssd(n: Net) -> onnx.ModelProto:
-    """Two anchors a place, softmax over classes, suppression, and the best ten by score."""
+    """SSD: two anchors per cell, softmax over classes, NMS, and the ten best scores."""
     maps = n.backbone("x")[1:]
     deltas, logits = _heads(n, maps, 2, 4), _heads(n, maps, 2, n.size.classes + 1)
     boxes = n.decoded(deltas, np.concatenate([n.anchors(1, 2), n.anchors(2, 2)], 1))
@@ -177,7 +177,7 @@ def _ssd(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _yolo_v3(n: Net) -> onnx.ModelProto:
-    """Objectness times classes over three levels; results are the rows of the suppression beside all boxes."""
+    """YOLOv3: objectness times class scores over three levels; returns all boxes and the rows of NMS."""
     rows = _heads(n, n.backbone("x"), 1, 5 + n.size.classes)
     anchors = np.concatenate([n.anchors(level) for level in range(3)], 1)
     boxes = n.decoded(n.part(rows, 0, 4), anchors)
@@ -189,7 +189,7 @@ def _yolo_v3(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _yolo_v5(n: Net) -> onnx.ModelProto:
-    """The best class of each place, a mask of confidence, boxes moved apart by class, one suppression for all."""
+    """YOLOv5: best class per cell, a confidence mask, boxes offset by class, one NMS for all classes."""
     rows = n.op("Squeeze", _heads(n, n.backbone("x"), 1, 5 + n.size.classes), [0])
     anchors = np.concatenate([n.anchors(level) for level in range(3)], 1)[0]
     sure = n.op("Sigmoid", n.part(rows, 4, 5))
@@ -208,7 +208,7 @@ def _yolo_v5(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _yolox(n: Net) -> onnx.ModelProto:
-    """Separate heads for boxes, objectness and classes; a row of seven numbers an object."""
+    """YOLOX: separate heads for boxes, objectness and classes; seven numbers per object."""
     maps = n.backbone("x")
     boxes = n.decoded(_heads(n, maps, 1, 4), np.concatenate([n.anchors(level) for level in range(3)], 1))
     sure, kinds = n.op("Sigmoid", _heads(n, maps, 1, 1)), n.op("Sigmoid", _heads(n, maps, 1, n.size.classes))
@@ -223,7 +223,7 @@ def _yolox(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _retinanet(n: Net) -> onnx.ModelProto:
-    """The best places of each level before all levels are suppressed together."""
+    """RetinaNet: top-k per level, then one NMS over all levels."""
     boxes, scores = [], []
     for level, features in enumerate(n.backbone("x")):
         logits = n.op("Sigmoid", n.rows(n.conv(features, n.size.channels, n.size.classes), n.size.classes))
@@ -240,7 +240,7 @@ def _retinanet(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _fcos(n: Net) -> onnx.ModelProto:
-    """Distances to the sides of boxes, centredness, clipping to the picture and removal of small boxes."""
+    """FCOS: distances to the box sides, centredness, clipping to the picture, removal of small boxes."""
     maps = n.backbone("x")[1:]
     sides = n.op("Exp", n.op("Clip", _heads(n, maps, 1, 4), -2.0, 2.0))
     anchors = np.concatenate([n.anchors(1), n.anchors(2)], 1)
@@ -262,7 +262,7 @@ def _fcos(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _centernet(n: Net) -> onnx.ModelProto:
-    """Peaks of a heat map, found by pooling; their offsets and sizes."""
+    """CenterNet: peaks of a heat map found by max pooling, with offsets and sizes."""
     features = n.backbone("x")[0]
     heat = n.op("Sigmoid", n.conv(features, n.size.channels, n.size.classes))
     peaks = n.op("MaxPool", heat, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1])
@@ -279,7 +279,7 @@ def _centernet(n: Net) -> onnx.ModelProto:
 
 
 def _proposals(n: Net, features: str) -> str:
-    """Boxes (k, 4) that the first half of a two-stage detector finds."""
+    """Proposal boxes (k, 4) of the first stage."""
     logits = n.rows(n.conv(features, n.size.channels, 2), 1)
     boxes = n.decoded(n.rows(n.conv(features, n.size.channels, 8), 4), n.anchors(1, 2))
     best, places = n.op("TopK", n.op("Squeeze", n.op("Sigmoid", logits), [0, 2]), [40], outputs=2)
@@ -289,7 +289,7 @@ def _proposals(n: Net, features: str) -> str:
 
 
 def _regions(n: Net, features: str, boxes: str, side: int) -> str:
-    """The features of each box."""
+    """Features of each box (RoiAlign)."""
     scaled = n.op("Mul", boxes, float(n.size.picture))
     batch = n.op("Expand", [0], n.part(n.op("Shape", boxes), 0, 1, 0))
     return n.op(
@@ -304,7 +304,7 @@ def _regions(n: Net, features: str, boxes: str, side: int) -> str:
 
 
 def _second_half(n: Net) -> tuple[str, str, str, str]:
-    """Boxes, scores and classes of a two-stage detector, and its features."""
+    """Second stage: boxes, scores, classes and features."""
     features = n.backbone("x")[1]
     proposals = _proposals(n, features)
     inner = n.op("Reshape", _regions(n, features, proposals, 4), [-1, 16 * n.size.channels])
@@ -320,14 +320,14 @@ def _second_half(n: Net) -> tuple[str, str, str, str]:
 
 @_detector
 def _faster_rcnn(n: Net) -> onnx.ModelProto:
-    """Proposals, features of each, a second classification and suppression."""
+    """Faster R-CNN: proposals, RoI features, classification and NMS."""
     boxes, scores, classes, _ = _second_half(n)
     return n.model((boxes, FLOAT), (scores, FLOAT), (classes, INT64))
 
 
 @_detector
 def _mask_rcnn(n: Net) -> onnx.ModelProto:
-    """A mask for each object that the second half finds."""
+    """Mask R-CNN: a mask for each detected object."""
     boxes, scores, classes, features = _second_half(n)
     maps = n.op("Relu", n.conv(_regions(n, features, boxes, 7), n.size.channels, n.size.channels))
     weights = n.rng.standard_normal((n.size.channels, n.size.classes, 2, 2)).astype(np.float32)
@@ -338,7 +338,7 @@ def _mask_rcnn(n: Net) -> onnx.ModelProto:
 
 @_detector
 def _keypoints(n: Net) -> onnx.ModelProto:
-    """A branch on whether anything was found, and the joints of each object around its centre."""
+    """Keypoint R-CNN: branches on an empty detection; keypoints around each object's centre."""
     maps = n.backbone("x")[1:]
     boxes = n.decoded(_heads(n, maps, 1, 4), np.concatenate([n.anchors(1), n.anchors(2)], 1))
     scores = n.op("Transpose", n.op("Sigmoid", _heads(n, maps, 1, 1)), perm=[0, 2, 1])
@@ -373,7 +373,7 @@ def _keypoints(n: Net) -> onnx.ModelProto:
 
 
 def pictures(size: Size, count: int = 5) -> list[np.ndarray]:
-    """Pictures of different contrast, so that different numbers of objects are found and no score is 1."""
+    """Pictures of different contrast: the number of detections varies and no score saturates at 1."""
     rng = np.random.default_rng(1)
     shape = (1, 3, size.picture, size.picture)
     return [
@@ -410,7 +410,7 @@ def compare(name: str, size: Size | None = None) -> Outcome:
 def detectors(
     names: Annotated[str, typer.Option(help=f"comma-separated detectors of {', '.join(DETECTORS)}")] = "",
 ) -> None:
-    """Run detectors with their post-processing inside, and compare them with ONNX Runtime."""
+    """Compare detectors that contain their post-processing with ONNX Runtime."""
     outcomes = [compare(name) for name in DETECTORS if not names or name in names.split(",")]
     table = Table("detector", "status", "objects found", "")
     for outcome in outcomes:

@@ -1,8 +1,8 @@
-"""Models as ONNX Runtime's tools write them: every level of its optimiser, every quantiser, beside ONNX Runtime itself.
+"""Compares models rewritten by ONNX Runtime's optimiser (every level) and quantisers with ONNX Runtime.
 
-Each form of a model runs in ONNX Runtime and in the engine. A float form has to agree to rounding. A quantised one
-rounds to other levels where a sum is a little different; it has to be nearer to ONNX Runtime's result than that is to
-the float model's.
+Each variant of a model runs in ONNX Runtime and in the engine. Float variants must agree up to rounding. In quantised
+variants a small difference in a sum may change a quantisation level, so their error against ONNX Runtime must be
+smaller than the quantisation error itself.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from ge.options import CompileOptions
 
 __all__ = ["FORMS", "Outcome", "ort", "run_file"]
 
-FLOAT = 1e-3  # what a float form may differ by, relative to its largest element
-ROUNDING = 0.02  # the same beside the error of quantisation itself
+FLOAT = 1e-3  # tolerance of float variants, relative to the largest element
+ROUNDING = 0.02  # added to the quantisation error for quantised variants
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one form of a model."""
+    """Outcome of one variant of a model."""
 
     model: str
     form: str
-    status: str  # pass, wrong, refused, error, or absent: ONNX Runtime's tools do not make or run this form
+    status: (
+        str  # pass, wrong, refused, error, or absent: ONNX Runtime's tools cannot produce or run this variant
+    )
     detail: str = ""
     operators: int = 0  # of ONNX Runtime's own domains
 
@@ -56,7 +58,7 @@ def _optimised(level: str) -> Callable[[Path, Path, Any], None]:
 
 
 def _transformer(source: Path, made: Path, feeds: Any) -> None:
-    """The optimiser of transformers, which fuses attention, embeddings and skip normalisations."""
+    """Apply the transformer optimiser, which fuses attention, embeddings and skip normalisations."""
     from onnxruntime.transformers import optimizer
     from onnxruntime.transformers.fusion_options import FusionOptions
 
@@ -118,14 +120,14 @@ _QUANTISED = ("qdq", "qoperator", "dynamic", "4 bits")
 
 
 def _both(quantise: Callable[[Path, Path, Any], None], source: Path, made: Path, feeds: Any) -> None:
-    """Quantised, then optimised."""
+    """Quantise, then optimise."""
     between = made.with_suffix(".between.onnx")
     quantise(source, between, feeds)
     FORMS["all"](between, made, feeds)
 
 
 def run_file(path: Path, forms: Mapping[str, Any] = FORMS) -> list[Outcome]:
-    """All forms of a model file."""
+    """Check all variants of a model file."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)
@@ -188,7 +190,7 @@ def _judged(
 
 
 def _check_scales(path: Path) -> None:
-    """Refuse what the quantiser spoiled: from a mask of minus infinity it computes scales that are not numbers."""
+    """Reject models with NaN scales, which the quantiser computes from masks of minus infinity."""
     for tensor in onnx.load(path).graph.initializer:
         if tensor.name.endswith("_scale") and not np.isfinite(onnx.numpy_helper.to_array(tensor)).all():
             raise ValueError(f"the quantiser wrote {tensor.name}, which is not finite")
@@ -202,7 +204,7 @@ def _theirs(path: Path, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def _feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """Random inputs: small integers, normally distributed numbers; open dimensions are 2."""
+    """Random inputs: small integers or normally distributed floats; unknown dimensions are 2."""
     rng = np.random.default_rng(0)
     stored = {t.name for t in proto.graph.initializer}
     feeds = {}
@@ -218,7 +220,7 @@ def _feeds(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def _exported(module: str, folder: Path) -> Iterator[Path]:
-    """The files of a module's networks, each written when its turn comes."""
+    """Export the networks of a module lazily; yields the file of each."""
     sys.path.insert(0, os.getcwd())
     found = importlib.import_module(module)
     for name in found.ALL:
@@ -238,7 +240,7 @@ def ort(
         str, typer.Option(help="a module of a checkout with ALL and exported(name, folder)")
     ] = "tests.conformance.ort_networks",
 ) -> None:
-    """Take models through ONNX Runtime's optimiser and quantisers, and compare every form with ONNX Runtime."""
+    """Compare every variant that ONNX Runtime's optimiser and quantisers produce with ONNX Runtime."""
     chosen = {k: v for k, v in FORMS.items() if not forms or k in forms.split("|")}
     with tempfile.TemporaryDirectory() as folder:
         paths: Iterator[Path] = (

@@ -1,4 +1,4 @@
-"""Workers that are started again after a crash or a time-out."""
+"""Worker processes that are restarted after a crash or a timeout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLICE = 0.5  # seconds
 
 
 class Named(Protocol):
-    """What a worker knows a case by."""
+    """Key by which workers identify a case."""
 
     @property
     def kind(self) -> str: ...
@@ -32,10 +32,10 @@ C = TypeVar("C", bound=Named)
 
 
 class Worker:
-    """One process and its answers."""
+    """A worker process and its pipe."""
 
     def __init__(self, settings: dict[str, Any], module: str) -> None:
-        # Threads of OpenMP would spin between programs of microseconds.
+        # OpenMP threads would spin between programs that take microseconds.
         environment = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", **os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", module],
@@ -50,7 +50,7 @@ class Worker:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def wait_ready(self) -> None:
-        """Hand over the settings and wait until the cases are collected."""
+        """Send the settings and wait until the worker has collected its cases."""
         self._send(self.settings)
         self._answer(START_SECONDS)
 
@@ -66,7 +66,7 @@ class Worker:
         self.process.stdin.flush()
 
     def _answer(self, seconds: float) -> str:
-        """The next line. Waits in slices: while the machine is suspended or its jobs are stopped no time passes."""
+        """Read the next line. Waits in slices so that a suspended machine or process does not count as a timeout."""
         for waited in range(math.ceil(seconds / _SLICE)):
             try:
                 line = self.answers.get(timeout=min(_SLICE, seconds - waited * _SLICE))
@@ -78,7 +78,7 @@ class Worker:
         raise queue.Empty
 
     def ask(self, case: Named, seconds: float) -> dict[str, Any]:
-        """The result of a case; a worker that died or hangs gives a crash."""
+        """Result of a case; "crash" if the worker dies or hangs."""
         try:
             self._send([case.kind, case.name])
             return json.loads(self._answer(seconds))
@@ -98,7 +98,7 @@ _START_ATTEMPTS = 2
 
 
 def start_worker(settings: dict[str, Any], module: str) -> Worker | None:
-    """A new worker, None when it does not come up."""
+    """Start a worker; None if it does not start."""
     for _ in range(_START_ATTEMPTS):
         worker = Worker(settings, module)
         try:

@@ -1,8 +1,7 @@
-"""Classical models beside ONNX Runtime: scikit-learn's through skl2onnx, XGBoost's and LightGBM's through onnxmltools.
+"""Compares classical models with ONNX Runtime: scikit-learn via skl2onnx, XGBoost and LightGBM via onnxmltools.
 
-Every estimator is fitted on a little data and exported as its converter does by default: with ZipMap, with labels that
-are strings where its classes are. The engine has to give what ONNX Runtime gives: the same labels and strings, the same
-dictionaries, numbers to 1e-4.
+Every estimator is fitted on a little data and exported with its converter's defaults (ZipMap, string labels). The
+engine must return the same labels, strings and dictionaries as ONNX Runtime, and numbers to 1e-4.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Sample:
-    """An estimator, how it is fitted and fed."""
+    """An estimator with its training data and inputs."""
 
     family: str
     name: str
@@ -43,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model."""
+    """Outcome of one model."""
 
     family: str
     name: str
@@ -92,7 +91,7 @@ def _target(kind: str) -> Any:
 
 
 def samples() -> list[Sample]:
-    """All models, by family; those of packages that are not installed are left out."""
+    """All models by family; skips packages that are not installed."""
     found = [*_linear(), *_trees(), *_vectors(), *_others(), *_preparations(), *_texts()]
     for family, make in (("xgboost", _xgboost), ("lightgbm", _lightgbm)):
         try:
@@ -365,7 +364,7 @@ def _lightgbm() -> list[Sample]:
 
 
 def export(sample: Sample, data: Any) -> onnx.ModelProto:
-    """The fitted model as its converter writes it."""
+    """The fitted model as exported by its converter."""
     model = sample.make()
     target = _target(sample.target)
     fitted = data.reshape(-1) if sample.data == "text" else data
@@ -386,7 +385,7 @@ def export(sample: Sample, data: Any) -> onnx.ModelProto:
     for node in proto.graph.node:
         if (
             node.op_type == "StringNormalizer"
-        ):  # ONNX Runtime fails where the machine lacks the default, en_US
+        ):  # ONNX Runtime fails on machines without the default locale en_US
             node.attribute.append(onnx.helper.make_attribute("locale", "C"))
     return proto
 
@@ -420,7 +419,7 @@ def compare(sample: Sample, rows: tuple[int, ...] = (1, 20)) -> Outcome:
 
 
 def difference(ours: Any, theirs: Any) -> str:
-    """How two results differ, "" when they do not: lists, dictionaries, strings and numbers."""
+    """Describe how two results differ (lists, dictionaries, strings, numbers); "" if equal."""
     if isinstance(theirs, list | dict):
         if type(ours) is not type(theirs) or len(ours) != len(theirs):
             return f"{ours!r:.60} where ONNX Runtime has {theirs!r:.60}"
@@ -455,7 +454,7 @@ def sklearn(
         str, typer.Option("--filter", help="only models whose family or name contains this")
     ] = "",
 ) -> None:
-    """Export classical models and compare every result with ONNX Runtime's."""
+    """Export classical models and compare all results with ONNX Runtime's."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(4)

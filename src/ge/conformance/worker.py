@@ -1,4 +1,4 @@
-"""The process that runs cases: reads names, writes one JSON line a case; it may crash without harm."""
+"""Worker process that runs cases: reads names, writes one JSON line per case; may crash safely."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _outputs(case: Case, inputs: Sequence[Any], interpreted: bool) -> list[Any]:
 
 
 def _restored(array: np.ndarray, kind: str) -> np.ndarray:
-    """Bytes that hold a narrow type, as that type."""
+    """Reinterpret bytes as the narrow type they hold."""
     if not kind:
         return array
     from ge.parsers.onnx.narrow import NARROW
@@ -112,10 +112,9 @@ def _compare_values(case: Case, found: Any, wanted: Any, strict: bool, what: str
 
 
 def _last_place(wanted: np.ndarray) -> float:
-    """A unit in the last place of the largest element.
+    """One unit in the last place of the largest element.
 
-    Where terms cancel, expected values are as inexact as the type they were computed in; a smaller difference
-    says nothing.
+    After cancellation, expected values are only as exact as the type they were computed in.
     """
     if wanted.dtype.kind != "f" or not wanted.size:
         return 0.0
@@ -127,7 +126,7 @@ def main() -> None:
     """Answer requests until the input ends; the first line is the settings."""
     settings = json.loads(sys.stdin.readline())
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a case prints does not disturb the answers
+    os.dup2(2, 1)  # output of cases must not mix with the answers
     warnings.simplefilter("ignore")
     cases = {(c.kind, c.name): c for c in collect(settings["kinds"])}
     print("ready", file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""Random programs: made, run in every mode of a front door, compared with the framework, shrunk where they differ."""
+"""Differential fuzzing: compares random programs in every mode of a front door with the framework; shrinks failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ge.conformance.programs.door import Door
 
 __all__ = ["DOORS", "load_door"]
 
-# Front doors import this package, never the other way round: a door's module is loaded when it is asked for.
+# Front doors import this package, so their modules are loaded on demand.
 DOORS = {
     "onnx": "ge.conformance.programs.onnx_door",
     "tensorflow": "tf_adapter.conformance.random_programs",
@@ -18,7 +18,7 @@ DOORS = {
 
 
 def load_door(name: str) -> Door:
-    """The door of this name, or of this module's name."""
+    """The door with this name or module name."""
     module = importlib.import_module(DOORS.get(name, name))
     door: Door = module.door()
     return door

@@ -1,4 +1,4 @@
-"""Calls that the tables of several doors have in common; `library` is the module's name in a program's text."""
+"""Operators shared by the tables of several doors; `library` is the module's name in the program text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Add = Callable[..., None]
 def elementwise(
     library: str, operators: dict[str, tuple[float, Maker]], partner: Callable[[Draw, Value, Any], Value]
 ) -> tuple[Add, Add]:
-    """What adds functions of one value, and of two with the second one of `partner`, to a table of operators."""
+    """Return functions that add unary and binary operators to a table; `partner` makes the second operand."""
 
     def unary(names: str, dtypes: Any, noise: Noise = Noise.RESULT, weight: float = 0.4) -> None:
         def make(n: str, d: Draw) -> Call:
@@ -75,7 +75,7 @@ def stack(library: str, d: Draw) -> Call:
 
 
 def factors(d: Draw, x: Value) -> list[int]:
-    """Dimensions of as many elements as a value has."""
+    """Random dimensions with as many elements as the value."""
     left = int(np.prod(x.shape))
     found: list[int] = list(x.shape) if not left else []
     while left > 1:

@@ -33,10 +33,10 @@ def programs(
         "conformance_failures"
     ),
 ) -> None:
-    """Random programs in every mode of a front door, against its framework."""
+    """Compare random programs in every mode of a front door with its framework."""
     if door not in DOORS:
         raise typer.BadParameter(f"one of {', '.join(DOORS)}", param_hint="--door")
-    # For the workers: two devices, and no internal error that sends work to the host.
+    # For the workers: two devices; internal errors must not fall back to the host.
     os.environ.setdefault("NPU_DEVICE_COUNT", "2")
     os.environ.setdefault("NPU_INTERNAL_ERRORS", "raise")
     if again is not None:

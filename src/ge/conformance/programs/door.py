@@ -1,4 +1,4 @@
-"""What a front door supplies."""
+"""Interface that a front door implements for random programs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Runs = list[list[np.ndarray]]
 
 
 class Place(Enum):
-    """Where a value may be another one in another implementation."""
+    """Place where correct implementations may disagree on a value."""
 
     RESULT = 1  # rounded
     TERM = 2  # of a sum
-    ARGUMENT = 3  # denormal numbers alone, which may be flushed
+    ARGUMENT = 3  # only denormals, which may be flushed to zero
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What one noisy run does: factors for the elements of a floating-point array."""
+    """Perturbation of one noisy run: factors for the elements of a floating-point array."""
 
     factors: Callable[[np.ndarray, Place], np.ndarray]
-    # for what is not finite in a window; infinity is a number near the largest one; None: as it is
+    # replaces non-finite elements in a window; None: keep them
     stand_in: float | None = 1.0
-    seed: int = 0  # of choices that implementations make otherwise
+    seed: int = 0  # seed of choices that differ between implementations
 
     def stand_in_below(self, largest: float) -> float:
-        """The stand-in among numbers up to `largest`."""
+        """The replacement value, at most `largest`."""
         assert self.stand_in is not None
         return max(-largest / 16, min(self.stand_in, largest / 16))
 
@@ -48,12 +48,12 @@ class Rounding:
 
 
 class Refused(Exception):
-    """The door says plainly that it does not take the program: neither right nor wrong."""
+    """The door rejects the program explicitly; neither a pass nor a failure."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A statement that a maker proposes; the framework decides whether it is valid and what comes of it."""
+    """A statement proposed by a maker; the framework decides whether it is valid and computes its results."""
 
     text: str
     arguments: Sequence[Value] = ()
@@ -68,9 +68,9 @@ Adder = Callable[..., Callable[[Callable[..., Call]], Callable[..., Call]]]
 
 
 def adder(operators: dict[str, tuple[float, Maker]]) -> Adder:
-    """The decorator that declares, for some names and with a weight, how an operator is made.
+    """Decorator that registers the maker of one or several operators with a weight.
 
-    A function for several names takes the name first.
+    A maker of several operators takes the name as its first argument.
     """
 
     def declare(names: str, weight: float = 1.0) -> Callable[[Callable[..., Call]], Callable[..., Call]]:
@@ -91,41 +91,41 @@ class Door(ABC):
     name: str
     operators: Mapping[str, tuple[float, Maker]]  # weight and maker by name
     dtypes: Mapping[str, float]  # weights of the element types of inputs
-    modes: Mapping[str, float]  # weights of the ways to run; a program has one
+    modes: Mapping[str, float]  # weights of the modes; each program runs in one
     statements = 12  # of a program, at most
     options: Mapping[str, float] = {}
     roles: Mapping[str, float] = {"fed": 1.0}
 
     @abstractmethod
     def tensor(self, array: np.ndarray, role: str) -> Any:
-        """A tensor of the framework, on the host."""
+        """Create a tensor of the framework on the host."""
 
     @abstractmethod
     def array(self, tensor: Any) -> np.ndarray | None:
-        """The elements of a tensor, None for anything else."""
+        """The elements of a tensor; None for other values."""
 
     @abstractmethod
     def evaluate(self, statement: Statement, scope: Mapping[str, Any]) -> list[Any]:
-        """The results of one statement, by the framework on the host. Raises what the framework raises."""
+        """Evaluate one statement with the framework on the host; propagates the framework's exceptions."""
 
     def accepts(self, statement: Statement, scope: Mapping[str, Value], tensors: Mapping[str, Any]) -> bool:
-        """False for what the door declares unsupported, so that programs are not made of refusals."""
+        """False for calls that the door declares unsupported; the generator skips them."""
         return True
 
     def accepts_all(self, program: Program) -> bool:
-        """False if one of the statements outside of blocks may be unsupported: then each of them is asked about."""
+        """False if a top-level statement may be unsupported; the caller then checks them one by one."""
         return True
 
     @abstractmethod
     def reference(self, program: Program, runs: Runs, rounding: Rounding | None) -> list[list[np.ndarray]]:
-        """The results of each run by the framework; `rounding` disturbs what is rounded on the way."""
+        """The framework's results of each run; `rounding` perturbs rounded intermediate values."""
 
     def same_reference(self, program: Program) -> bool:
-        """True if all modes have one reference: nothing is random by the way it is called."""
+        """True if all modes share one reference (random numbers do not depend on the mode)."""
         return True
 
     def contradicts(self, program: Program, arrays: list[np.ndarray], results: list[np.ndarray]) -> bool:
-        """True if the framework contradicts itself in this run, so that its results say nothing."""
+        """True if the framework contradicts itself in this run; its results are then not used."""
         return False
 
     def has_state(self, program: Program) -> bool:
@@ -133,7 +133,7 @@ class Door(ABC):
         return any(i.role is Role.STATE for i in program.inputs)
 
     def measurable(self, program: Program) -> bool:
-        """False if `rounding` would change more than what is rounded."""
+        """False if `rounding` would change more than rounded values."""
         return True
 
     @abstractmethod
@@ -141,9 +141,9 @@ class Door(ABC):
         """The results of each run through the door."""
 
     def second_opinion(self, program: Program, runs: Runs) -> list[list[np.ndarray]] | None:
-        """What another implementation of the framework answers, where there is one."""
+        """Results of another implementation of the framework, if there is one."""
         return None
 
     @abstractmethod
     def standalone(self, program: Program, runs: Runs, comparison: str) -> str:
-        """A test file that needs nothing of the generator; `comparison` is its body after both results are there."""
+        """Source of a self-contained test file; `comparison` is the code that compares the results."""

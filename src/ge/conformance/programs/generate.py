@@ -21,7 +21,7 @@ INTEGERS = ("int32", "int64", "int8", "int16", "uint8", "uint16", "uint32", "uin
 LARGEST = 4096  # elements of a value
 SHORT = 3  # statements of a short program, at most
 DEPTH = 2  # of nested control flow
-TRIES = 60  # statements that the framework may refuse before a program is given up
+TRIES = 60  # rejected statements before a program is abandoned
 
 _SIZES = {1: 5, 2: 8, 3: 8, 4: 6, 5: 4, 7: 2, 8: 3, 16: 2, 17: 2, 33: 1, 0: 1.2}
 _RANKS = {0: 2, 1: 5, 2: 7, 3: 4, 4: 3, 5: 0.4}
@@ -30,16 +30,16 @@ T = TypeVar("T")
 
 
 def weighted(rng: random.Random, table: Mapping[T, float]) -> T:
-    """One key, as often as its weight says."""
+    """Choose one key with probability proportional to its weight."""
     return rng.choices(list(table), list(table.values()))[0]
 
 
 class _Stop(Exception):
-    """The framework refuses too much of what is proposed."""
+    """The framework rejected too many proposals."""
 
 
 class Draw:
-    """What makers choose from: values in scope, new inputs, numbers, blocks."""
+    """Random choices for makers: values in scope, new inputs, numbers, blocks."""
 
     def __init__(self, door: Door, rng: random.Random) -> None:
         self.door = door
@@ -64,7 +64,7 @@ class Draw:
         return self.rng.choice(items)
 
     def integer(self, low: int, high: int) -> int:
-        """Both ends included."""
+        """Random integer; both ends included."""
         if high < low:
             raise LookupError("no such number")
         return self.rng.randint(low, high)
@@ -76,7 +76,7 @@ class Draw:
         return self.integer(-rank if negative and self.chance(0.3) else 0, rank - 1)
 
     def axes(self, value: Value) -> list[int]:
-        """Some axes, at times none or all."""
+        """Random subset of the axes, possibly none or all."""
         rank = len(value.shape)
         return sorted(self.rng.sample(range(rank), self.integer(0, rank)))
 
@@ -90,7 +90,7 @@ class Draw:
         return tuple(sizes)
 
     def dtype(self, allowed: Sequence[str] | None = None) -> str:
-        """Mostly the program's own type, so that values fit one another."""
+        """Random element type, mostly the program's own so that values can be combined."""
         table = {d: w for d, w in self.door.dtypes.items() if allowed is None or d in allowed}
         if not table:
             raise LookupError("no such type")
@@ -107,7 +107,7 @@ class Draw:
         fits: Callable[[Value], bool] = lambda v: True,
         fresh: float = 0.15,
     ) -> Value:
-        """A value in scope, the latest ones most often; a new input where none fits, and at times anyway."""
+        """Random value in scope, biased to recent ones; a new input if none fits, and sometimes anyway."""
         found = [
             v
             for v in self.values.values()
@@ -125,7 +125,7 @@ class Draw:
         return self.of(value.dtype, value.shape)
 
     def of(self, dtype: str, shape: Sequence[int], fill: str = "") -> Value:
-        """A value of this type and shape."""
+        """Random value of this type and shape."""
         wanted = Value("", dtype, tuple(shape))
         found = [v for v in self.values.values() if v.like(wanted)]
         if found and not fill and not self.chance(0.2):
@@ -133,7 +133,7 @@ class Draw:
         return self.input(dtype, tuple(shape), fill, opened=False)
 
     def broadcast(self, value: Value) -> Value:
-        """A value of the same type that broadcasts with this one."""
+        """Random value of the same type that broadcasts with this one."""
 
         def fits(other: Value) -> bool:
             pairs = zip(reversed(value.shape), reversed(other.shape), strict=False)
@@ -150,15 +150,15 @@ class Draw:
     def input(
         self, dtype: str, shape: tuple[int, ...], fill: str = "", role: str = "", opened: bool = True
     ) -> Value:
-        """A new input; inside of a block it is one of the program all the same.
+        """A new input of the program, also when called inside a block.
 
-        opened: its first size, where it is the program's batch, may be another one in a later run.
+        opened: the first dimension, if it is the program's batch, may differ between runs.
         """
         value = Value(self.name("x"), dtype, shape)
         role = role or weighted(self.rng, self.door.roles)
         opened = opened and role == "fed" and shape[:1] == (self.batch,) and not fill
         fill = fill or weighted(self.rng, FILLS)
-        if role == "state" and fill == "tiny":  # what is flushed differs ever more from run to run
+        if role == "state" and fill == "tiny":  # flushed denormals in a state diverge from run to run
             fill = "ordinary"
         given = Input(value, Role(role), fill, self.rng.randrange(2**31), opened)
         tensor = self.door.tensor(sample(dtype, shape, given.fill, given.seed), role)
@@ -179,10 +179,10 @@ class Draw:
         most: int = 4,
         must: Sequence[Value] = (),
     ) -> Block:
-        """A body of a few statements. Parameters come with a sample tensor each.
+        """A block of a few statements. Each parameter comes with a sample tensor.
 
-        results: what it must give, by type and shape; its latest fitting values are taken, or any where the list is
-        empty. must: what it gives before those.
+        results: required types and shapes; the latest matching values are returned, or any values if the list is
+        empty. must: values returned before those.
         """
         if self.depth >= DEPTH:
             raise LookupError("too deep")
@@ -210,7 +210,7 @@ class Draw:
         return list(self.values.values())[-1]
 
     def parameter(self, value: Value) -> tuple[Value, Any]:
-        """A parameter of a block for a value in scope."""
+        """Declare a block parameter for a value in scope."""
         return Value(self.name("p"), value.dtype, value.shape), self.tensors[value.name]
 
     def extend(self, count: int) -> None:
@@ -220,7 +220,7 @@ class Draw:
             made += self._try()
 
     def emit(self, operator: str, call: Call) -> tuple[Value, ...]:
-        """A statement that another one needs."""
+        """Emit a statement that another one needs."""
         if not self._add(operator, call):
             raise LookupError(f"{operator} is refused")
         return self._statements[-1].results
@@ -251,7 +251,7 @@ class Draw:
             tensors = self.door.evaluate(draft, self.tensors)
         except _Stop:
             raise
-        except Exception:  # not valid: whatever the framework says
+        except Exception:  # invalid, whatever the exception
             return False
         arrays = [self.door.array(t) for t in tensors]
         if not arrays or any(a is None or a.size > LARGEST for a in arrays):
@@ -266,7 +266,7 @@ class Draw:
         return True
 
     def program(self, statements: int) -> Program:
-        """All of it, to be run in one mode."""
+        """Generate a complete program for one mode."""
         with contextlib.suppress(_Stop):
             self.extend(statements)
         mode = weighted(self.rng, self.door.modes)
@@ -277,7 +277,7 @@ class Draw:
         return replace(program, mode=mode)
 
     def _assembled(self) -> Program:
-        """The statements as a program: what none of them reads is a result, at times what one reads too."""
+        """Build the program: unread values are results, and sometimes values that are read."""
         read = set[str]().union(*(s.reads() for s in self._statements))
         made = [v for s in self._statements for v in s.results]
         results = [v for v in made if v.name not in read or self.chance(0.15)]
@@ -285,7 +285,7 @@ class Draw:
         return Program(tuple(used), tuple(self._statements), tuple(results), "", tuple(sorted(self.options)))
 
     def _accepted(self) -> Iterator[Statement]:
-        """The statements that the door supports, without those that read what others would have given."""
+        """The statements that the door supports, minus those that depend on unsupported ones."""
         missing = set[str]()
         for statement in self._statements:
             if statement.reads() & missing or not self.door.accepts(statement, self.values, self.tensors):
@@ -295,7 +295,7 @@ class Draw:
 
 
 def generate(door: Door, seed: str, short: bool = False) -> Program:
-    """The program of a seed; a short one has few statements."""
+    """Generate the program of a seed; `short` limits the number of statements."""
     rng = random.Random(seed)
     most = min(door.statements, SHORT) if short else door.statements
     return Draw(door, rng).program(rng.randint(2, most))

@@ -1,4 +1,4 @@
-"""The parent: hands seeds to workers, shrinks what fails and writes it down."""
+"""Parent process: sends seeds to workers, shrinks failing programs and records them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHRINKING = 180.0  # seconds for one failure
 
 @dataclass(frozen=True)
 class _Request:
-    """What a worker is asked."""
+    """A request to a worker."""
 
     kind: str
     name: str
@@ -41,7 +41,7 @@ class _Request:
 
 @dataclass
 class Failure:
-    """A program that failed, as small as it became."""
+    """A failing program, shrunk."""
 
     seed: str
     program: Program
@@ -50,7 +50,7 @@ class Failure:
     path: Path | None = None
 
     def label(self) -> str:
-        """Equal for failures that look like one bug."""
+        """Signature; equal for failures that look like the same bug."""
         operators = "+".join(sorted(set(self.program.operators())))
         return f"{self.verdict.status} {self.verdict.mode} {operators} {_gist(self.verdict.reason)}"
 
@@ -69,7 +69,7 @@ class Findings:
 
 
 def _gist(reason: str) -> str:
-    """A reason without its numbers."""
+    """A reason with its numbers removed."""
     return re.sub(r"[\d.e+-]*\d[\d.e+-]*", "#", reason.split("\n")[0])[:60]
 
 
@@ -85,10 +85,10 @@ def hunt(
     shrinking: float = math.inf,
     short: bool = False,
 ) -> Findings:
-    """Run programs 0 to `count` of a seed, or as many as `seconds` allow; write down what fails, and shrink it.
+    """Run programs 0 to `count` of a seed, or as many as `seconds` allow; record and shrink failures.
 
-    most_failures, shrinking: how many are shrunk, in how many seconds; all are in the record. short: programs of few
-    statements.
+    most_failures, shrinking: maximum number of failures to shrink, and seconds for each; all failures are recorded.
+    short: generate programs of few statements.
     """
     findings = Findings()
     end = time.monotonic() + seconds
@@ -112,7 +112,7 @@ def hunt(
         findings.operators.update(result.get("operators", ()))
         if result["status"] in FAILURES:
             failed.append((request.name, result))
-            if out is not None:  # at once: a run that is stopped keeps what it found
+            if out is not None:  # written immediately: an interrupted run keeps its findings
                 with (out / RECORD).open("a") as record:
                     print(json.dumps([request.name, result]), file=record)
         progress(findings)
@@ -131,7 +131,7 @@ def shrunk(
     seconds: float = math.inf,
     short: bool = False,
 ) -> list[Failure]:
-    """The failures of a run, as seeds and results, shrunk and written down; of those that look alike the simplest."""
+    """Shrink and record the failures of a run; of failures with the same signature only the simplest."""
     found: list[Failure] = []
     shrinker = _Shrinker({"door": door, "short": short}, time.monotonic() + seconds)
     try:
@@ -157,7 +157,7 @@ def _write(failure: Failure, door: str, out: Path | None) -> None:
 
 
 class _Shrinker:
-    """Asks a worker of its own whether smaller programs fail too; starts another one after a crash."""
+    """Asks a dedicated worker whether smaller programs fail too; restarts it after a crash."""
 
     def __init__(self, settings: dict[str, Any], end: float) -> None:
         self.settings = settings
@@ -175,15 +175,15 @@ class _Shrinker:
         return result
 
     def run(self, seed: str, first: dict[str, Any]) -> Failure:
-        """The smallest program; what does not fail a second time, alone in a process, as it is."""
+        """The shrunk program; returned unchanged if it does not fail again in a fresh process."""
         text = first.get("program") or self.ask("make", seed).get("program")
         if not text:
             reason = f"(as the program is made) {first['reason']}"
             return Failure(seed, Program((), (), ()), verdict_of({**first, "reason": reason}))
         program = Program.from_json(text)
-        self.stop()  # alone in a process
+        self.stop()  # a fresh process
         if not self._fails(program, first):
-            # It takes what ran before in the process: not to be shrunk.
+            # Depends on earlier programs in the process: cannot be shrunk.
             verdict = verdict_of({**first, "reason": f"(not alone) {first['reason']}"})
             return Failure(seed, program, verdict, self._file(seed, program, verdict))
         end = min(self.end, time.monotonic() + SHRINKING)

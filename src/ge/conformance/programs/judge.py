@@ -1,8 +1,8 @@
-"""Comparison with the framework, where the framework's own answer is stable.
+"""Compares results with the framework's where the framework's own answer is numerically stable.
 
-How far a correct answer may be from the reference depends on the program. It is measured: the reference runs again a
-few times with every rounded intermediate value moved by a few units in the last place (Monte Carlo arithmetic). An
-element may differ by what those runs differ by; an integer, a boolean or a NaN that they do not agree on says nothing.
+The tolerance depends on the program and is measured by Monte Carlo arithmetic: the reference runs several times with
+every rounded intermediate value perturbed by a few units in the last place. An element may differ by as much as those
+runs do; integers, booleans and NaNs on which they disagree are not compared.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["Expected", "Reference", "Verdict", "check", "difference", "strictest
 
 FEW_RUNS = 2
 NOISY_RUNS = 4
-MANY_RUNS = 24  # before a result is called wrong
-MARGIN = 4.0  # times what the noisy runs differ by
+MANY_RUNS = 24  # noisy runs before a result is reported as wrong
+MARGIN = 4.0  # times the spread of the noisy runs
 ULPS = 8.0  # of the element itself
-OVERFLOW = 1  # the noisy run without terms that may overflow, in which nothing else moves
-_OVERFLOWS = (OVERFLOW, 4, 5)  # and with other signs: what follows may make the same of either
+OVERFLOW = 1  # the noisy run without terms that may overflow and without other noise
+_OVERFLOWS = (OVERFLOW, 4, 5)  # and with other signs, in case later operators hide one of them
 INFINITE = 6  # the noisy run in which terms whose products overflow are infinite
-_GRIDS = {7: 0.25, 8: 0.75}  # runs in which terms have fewer digits, so that those nearly equal are equal
-_COARSE = (OVERFLOW, INFINITE, *_GRIDS)  # they say which elements count, not how far off those may be
-GRADIENTS = 8.0  # times all that for programs with gradients: what is rounded on the way back is not moved
-STEPS = 8.0  # of loops, which add up what is rounded on the way back
-# What follows a window may hide one number, as Relu does, but not numbers of either sign and size.
+_GRIDS = {7: 0.25, 8: 0.75}  # runs with fewer digits per term, so that nearly equal terms become equal
+_COARSE = (OVERFLOW, INFINITE, *_GRIDS)  # these runs decide which elements are compared, not the tolerance
+GRADIENTS = 8.0  # further factor for gradients: rounding in the backward pass is not perturbed
+STEPS = 8.0  # further factor for loops, which accumulate backward rounding
+# Operators after a window may hide one replacement value (as Relu does), but not all signs and sizes.
 _STAND_INS = (1.0, -1.0, 8.0, -8.0, math.inf, -math.inf)
 _MOVED = {"float16": 1.0, "bfloat16": 1.0}  # units in the last place; 4 in wider types
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a program."""
+    """Outcome of a program."""
 
     status: str  # pass, refused, invalid, wrong, error
     runs: int = 0
@@ -52,11 +52,11 @@ class Verdict:
     unstable: tuple[int, ...] = ()  # flat positions that are not compared
     floating: bool = False
     elements: int = 0  # of all results
-    judged: int = 0  # those of them that are stable
+    judged: int = 0  # stable ones among them
 
 
 def verdict_of(data: Mapping[str, Any]) -> Verdict:
-    """A verdict that came as JSON, perhaps with more beside it."""
+    """Parse a verdict from JSON; ignores other keys."""
     known = Verdict.__dataclass_fields__
     fields: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known
@@ -66,7 +66,7 @@ def verdict_of(data: Mapping[str, Any]) -> Verdict:
 
 @dataclass(frozen=True)
 class Expected:
-    """One result: its elements, how far off they may be, and which of them count."""
+    """One expected result: elements, tolerances, and a mask of the elements to compare."""
 
     array: np.ndarray
     tolerance: np.ndarray
@@ -76,10 +76,9 @@ class Expected:
 def _rounding(seed: int) -> Rounding:
     """Factors that move floating-point elements by a few units in the last place.
 
-    What correct implementations do differently besides is in the runs too: the first flushes denormal numbers, the
-    second makes terms small that overflow in one order of a sum and not in another, the third and the fourth make
-    denormal numbers large that the framework may have flushed. Before a result is called wrong, terms that overflow
-    are infinite, and terms that are equal but for their last digits are equal.
+    The runs also cover other legal differences: the first flushes denormals, the second shrinks terms that overflow
+    only in some orders of summation, the third and the fourth enlarge denormals that the framework may have flushed.
+    Before a result is reported as wrong, further runs make overflowing terms infinite and nearly equal terms equal.
     """
     rng = np.random.default_rng(seed)
 
@@ -92,7 +91,7 @@ def _rounding(seed: int) -> Rounding:
         factor = np.ones(array.shape)
         if place is not Place.ARGUMENT and seed not in _COARSE:
             factor = 1 + rng.uniform(-1, 1, array.shape) * (_MOVED.get(kind.name, 4.0) * eps)
-        if seed == 0:  # also what became larger from denormal numbers
+        if seed == 0:  # also values computed from denormals
             factor = np.where(size < (tiny if place is Place.ARGUMENT else 256 * tiny), 0.0, factor)
         if seed in _OVERFLOWS and place is Place.TERM:
             large = np.isfinite(size) & (size > most**0.4)
@@ -108,7 +107,7 @@ def _rounding(seed: int) -> Rounding:
             factor = np.floor(digits / step + _GRIDS[seed]) * step / digits
         if seed == 3:
             factor = np.where((size > 0) & (size < tiny), 16 / eps, factor)
-        if seed == 2:  # also what becomes smaller
+        if seed == 2:  # also values that become smaller
             factor = np.where((size > 0) & (size < 256 * tiny), 16 / eps, factor)
         return np.asarray(factor)
 
@@ -153,9 +152,9 @@ def _judged(reference: Reference) -> Verdict:
 
 
 def _compared(reference: Reference, run: int, position: int, found: np.ndarray) -> tuple[str, Expected]:
-    """What is wrong with one result, and what it was compared with.
+    """Describe what is wrong with one result, and return what it was compared with.
 
-    Tolerances grow with the number of perturbed runs: what a few of them allow needs no more.
+    Tolerances grow with the number of perturbed runs, so a result that passes with few runs needs no more.
     """
     expected = strictest(reference.exact[run][position])
     reason = difference(found, expected)
@@ -180,8 +179,7 @@ def _confirmed(
     found: np.ndarray,
     expected: Expected,
 ) -> bool:
-    """True if another implementation gives the elements that differ from the reference, which is then not the only
-    right answer."""
+    """True if another implementation agrees with the elements that differ from the reference."""
     alone = position < len(program.results)  # gradients, and inputs after a run, need the whole program
     try:
         others = door.second_opinion(only(program, position) if alone else program, runs)
@@ -199,15 +197,15 @@ def _confirmed(
 
 
 class Reference:
-    """What the framework answers on the runs that it takes.
+    """The framework's results of the runs that it accepts.
 
-    How far off a result may be is measured when a result asks for it: most are as near as any tolerance demands.
+    Tolerances are measured on demand: most results match so closely that they need none.
     """
 
     def __init__(self, door: Door, program: Program) -> None:
         self.door, self.program = door, program
         self.runs = feeds(program)
-        # The first two runs are the same but for states and random numbers.
+        # The first two runs differ only in states and random numbers.
         self._repeated = not door.has_state(program) and door.same_reference(program)
         self.exact: list[list[np.ndarray]] = []
         self._disturbed: dict[tuple[int, int], list[list[np.ndarray]]] = {}
@@ -217,13 +215,13 @@ class Reference:
                 found = self._answers(self.runs[1:] if repeated else self.runs, None)
                 self.exact = found[:1] + found if repeated else found
             except Exception:
-                self.runs = self.runs[:-1]  # another size or other elements are not valid here
+                self.runs = self.runs[:-1]  # another size or other elements are invalid for this program
 
     def _answers(self, runs: list[list[np.ndarray]], rounding: Rounding | None) -> list[list[np.ndarray]]:
         return self.door.reference(self.program, runs, rounding)
 
     def shortened(self) -> bool:
-        """Leave out the runs from the first one on in which the framework contradicts itself; True if there is one."""
+        """Drop all runs from the first in which the framework contradicts itself; True if there is one."""
         for index, (arrays, results) in enumerate(zip(self.runs, self.exact, strict=True)):
             if self.door.contradicts(self.program, arrays, results):
                 self.runs, self.exact = self.runs[:index], self.exact[:index]
@@ -239,9 +237,9 @@ class Reference:
         ]
 
     def of(self, run: int, position: int, count: int) -> Expected:
-        """One result with tolerances from so many perturbed runs.
+        """One result with tolerances from `count` perturbed runs.
 
-        It is measured by itself where the program as a whole cannot be.
+        It is measured on its own if the whole program cannot be measured.
         """
         array = self.exact[run][position]
         if self.door.measurable(self.program):
@@ -258,20 +256,20 @@ class Reference:
         array = self.exact[run][position]
         runs = {seed: self._perturbed(run, seed) for seed in range(count)}
         others = {seed: results[position] for seed, results in runs.items() if results}
-        if len(others) < min(count, NOISY_RUNS):  # the way is not stable
+        if len(others) < min(count, NOISY_RUNS):  # control flow is not stable
             return Expected(array, np.zeros(array.shape), np.zeros(array.shape, bool))
         slack = GRADIENTS if "gradient" in self.program.options else 1.0
         steps = STEPS if any(s.blocks for s in self.program.statements) else 1.0
         return _expected(array, others, slack, steps)
 
     def _perturbed(self, run: int, seed: int) -> list[np.ndarray]:
-        """The results of one run with every rounded value moved; none if on that way something is not valid."""
+        """Results of one run with every rounded value perturbed; none if the perturbed program is invalid."""
         key = (run if self._repeated else 0, seed)
         if key not in self._disturbed:
             runs = [self.runs[run]] if self._repeated else self.runs
             try:
                 self._disturbed[key] = self._answers(runs, _rounding(seed))
-            except Exception:  # it decides otherwise
+            except Exception:  # the perturbation changed control flow
                 self._disturbed[key] = []
         found = self._disturbed[key]
         results = found[0 if self._repeated else run] if found else []
@@ -281,7 +279,7 @@ class Reference:
 def _expected(
     array: np.ndarray, others: Mapping[int, np.ndarray], slack: float = 1.0, steps: float = 1.0
 ) -> Expected:
-    """A result with its tolerance by those of the noisy runs, by their seeds."""
+    """Expected result with the tolerance derived from noisy runs, given by seed."""
     everything = np.ones(array.shape, bool)
     if any(o.shape != array.shape for o in others.values()):  # the shape itself is not stable
         return Expected(array, np.zeros(array.shape), ~everything)
@@ -294,7 +292,7 @@ def _expected(
 
 
 def _loose(array: np.ndarray) -> Expected:
-    """A result that cannot be measured: half of the digits of the largest element; integers are not judged."""
+    """Tolerance without measurement: half the digits of the largest element; integers are not compared."""
     if not (is_float(array.dtype) or array.dtype.kind == "c"):
         return Expected(array, np.zeros(array.shape), np.zeros(array.shape, bool))
     wide = np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
@@ -304,7 +302,7 @@ def _loose(array: np.ndarray) -> Expected:
 
 
 def strictest(array: np.ndarray) -> Expected:
-    """A result that no rounding on the way blurs: whatever is measured allows at least this."""
+    """Tolerance without any rounding noise; every measured tolerance is at least this."""
     everything = np.ones(array.shape, bool)
     if not (is_float(array.dtype) or array.dtype.kind == "c"):
         return Expected(array, np.zeros(array.shape), everything)
@@ -326,24 +324,24 @@ def _measured(array: np.ndarray, others: Mapping[int, np.ndarray], slack: float,
             moved = other.astype(wide)
             same = (moved == exact) | (np.isnan(moved) & np.isnan(exact))
             stable &= np.where(finite, np.isfinite(moved), same)
-            if seed in _COARSE:  # it hangs on terms whose squares or sums may overflow, or on last digits
+            if seed in _COARSE:  # it depends on terms that may overflow, or on last digits
                 stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.abs(exact)))
             if seed == OVERFLOW or seed not in _COARSE:
                 spread = np.maximum(spread, np.where(finite & np.isfinite(moved), np.abs(moved - exact), 0))
         size = np.where(finite, np.abs(exact), 0)
-        # A number that takes the place of infinity or NaN counts in it.
+        # Includes replacements of infinity and NaN.
         stable &= ~(finite & (spread > float(info.max) ** 0.5) & (spread > 8 * size))
         # The largest numbers are one rounding away from infinity, the smallest ones may be flushed to zero.
         stable &= ~(finite & (size > float(info.max) * (1 - 64 * float(info.eps))))
-        spread = np.where(spread > 0.1 * size, 4 * spread, spread)  # four runs do not show how far it goes
+        spread = np.where(spread > 0.1 * size, 4 * spread, spread)  # four runs underestimate the spread
         tolerance = slack * (MARGIN * spread + ULPS * float(info.eps) * size) + 64 * float(info.tiny)
-        if slack > 1:  # the way back has differences from one
+        if slack > 1:  # the backward pass computes differences from one
             tolerance = tolerance + steps * slack * float(info.eps)
     return Expected(array, np.asarray(tolerance), np.asarray(stable))
 
 
 def difference(found: np.ndarray, expected: Expected) -> str:
-    """What is wrong with a result, "" when nothing is."""
+    """Describe what is wrong with a result; "" if nothing is."""
     wanted = expected.array
     if found.dtype != wanted.dtype:
         return f"{found.dtype}{list(found.shape)} where the framework has {wanted.dtype}{list(wanted.shape)}"
@@ -362,7 +360,7 @@ def difference(found: np.ndarray, expected: Expected) -> str:
 
 
 def _wrong(found: np.ndarray, expected: Expected) -> np.ndarray:
-    """Which elements of a result of the right type and shape are wrong."""
+    """Mask of the wrong elements of a result with the right type and shape."""
     wanted = expected.array
     if not (is_float(wanted.dtype) or wanted.dtype.kind == "c"):
         return np.asarray((found != wanted) & expected.stable)

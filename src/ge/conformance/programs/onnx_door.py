@@ -1,4 +1,4 @@
-"""Random ONNX models: interpreted, compiled and from a file, against the ONNX project's reference implementation."""
+"""Random ONNX models, interpreted, compiled and loaded from a file, against ONNX's reference implementation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _lines(statements: Sequence[Statement], fresh: Iterator[int]) -> list[str]:
 
 
 def _body(block: Block, fresh: Iterator[int]) -> str:
-    """A graph as an attribute. Each result is a value of its own: a body may not give what it only sees."""
+    """A graph attribute. Results are copied, since a body may not return values of an outer scope."""
     number = next(fresh)
     lines = _lines(block.statements, fresh)
     results = [Value(f"r{number}_{i}", v.dtype, v.shape) for i, v in enumerate(block.results)]
@@ -172,7 +172,7 @@ class _OnnxDoor(Door):
             raise
 
     def _invalid(self, program: Program, runs: Runs) -> bool:
-        """True if another implementation refuses the model too, and not for want of an element type."""
+        """True if another implementation also rejects the model, and not only because of an element type."""
         try:
             self.second_opinion(program, runs)
         except Exception as error:
@@ -233,14 +233,14 @@ def _fed(program: Program, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray
 
 
 def _names_a_body(message: str, program: Program) -> bool:
-    """True if a node inside of a branch or loop does not fit the sizes: the reference never runs it."""
+    """True if a node inside a branch or loop that the reference never runs has mismatched sizes."""
     bodies = [b for s in walk(program.statements) for b in s.blocks]
     inner = {v.name for b in bodies for s in b.statements for v in s.results}
     return "[E10002]" in message and any(f"(node {name})" in message for name in inner)
 
 
 def _deciding(value: Value, array: np.ndarray) -> tuple[int, ...] | None:
-    """The elements of a list of integers, which may have to be a constant."""
+    """The elements of an integer list that may have to be constant."""
     return (
         tuple(array.ravel().tolist())
         if value.dtype == "int64" and array.ndim <= 1 and array.size < 9
@@ -268,18 +268,18 @@ def _accepted(statement: Statement, given: tuple[tuple[Value, tuple[int, ...] | 
     return True
 
 
-# -- ways to run, written out with the tests that fail: they use nothing of this package ---------------------
+# -- modes; their source becomes part of failing tests, so they use nothing of this package ---------------------
 
 
 def _parsed(model: Any, feeds: Any) -> Any:
-    """The graph for the shapes and values of one run."""
+    """Parse the graph for the shapes and values of one run."""
     from ge.parsers.onnx.parser import parse
 
     return parse(model, input_shapes={name: a.shape for name, a in feeds.items()}, values=feeds)
 
 
 def _model_for(model: Any, feeds: Any, kept: Any) -> Any:
-    """The compiled model for these shapes, and for the values of inputs that decide shapes."""
+    """Compiled model for these shapes and for the values of shape-deciding inputs."""
     from ge.compiler import compile_graph
     from ge.ir import facts
 
@@ -293,7 +293,7 @@ def _model_for(model: Any, feeds: Any, kept: Any) -> Any:
 
 
 def compiled(model: Any, runs: Any) -> Any:
-    """One compiled model, run again and again; another one for other sizes."""
+    """Run one compiled model repeatedly; compile again for other sizes."""
     kept: list[Any] = []
     return [
         m.run([feeds[p.name] for p in m.inputs])
@@ -302,7 +302,7 @@ def compiled(model: Any, runs: Any) -> Any:
 
 
 def saved(model: Any, runs: Any) -> Any:
-    """Through an .om file for each set of sizes."""
+    """Run through an .om file, one for each set of sizes."""
     import ge
 
     kept: list[Any] = []
@@ -321,7 +321,7 @@ def saved(model: Any, runs: Any) -> Any:
 
 
 def interpreted(model: Any, runs: Any) -> Any:
-    """By the interpreter that folds constants."""
+    """Run with the interpreter that folds constants."""
     from ge.ops.interpret import interpret
 
     graphs = [_parsed(model, f) for f in runs]
@@ -332,5 +332,5 @@ _MODES = {"compiled": compiled, "saved": saved, "interpreted": interpreted}
 
 
 def door() -> Door:
-    """ONNX."""
+    """The ONNX door."""
     return _OnnxDoor()

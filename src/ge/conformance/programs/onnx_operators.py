@@ -1,6 +1,6 @@
-"""ONNX operators that random models are made of: how their arguments and attributes are chosen.
+"""Makers of the ONNX operators in random models: choose arguments and attributes.
 
-The reference implementation and the parser decide what is valid, so the choices here may be loose.
+Choices may be invalid: the reference implementation and the parser reject those.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ SUMS = (
 UNIT = "LogSoftmax ReduceLogSumExp Softplus Mish Acosh Atanh Asinh Log Erf Gelu HardSwish HardSigmoid Celu Elu Selu"
 NOISE |= dict.fromkeys(EXACT.split(), Noise.NONE) | dict.fromkeys(SUMS.split(), Noise.ARGUMENTS)
 NOISE |= dict.fromkeys(UNIT.split(), Noise.UNIT) | dict.fromkeys(("Conv", "ConvTranspose"), Noise.WINDOW)
-NOISE["MaxPool"] = (
-    Noise.WINDOW
-)  # the maximum of NaN or of infinities alone is another one in each implementation
-# The reference implementation is wrong or inexact in other types, and nothing else runs them.
+NOISE["MaxPool"] = Noise.WINDOW  # implementations disagree on the maximum of NaNs or infinities only
+# The reference implementation is wrong or inexact in other types, and there is no second one.
 _TYPES = {
     **dict.fromkeys(("Erf", "HardSwish", "LpPool", "AveragePool", "GlobalMaxPool"), ("float32",)),
     **dict.fromkeys(("MaxPool",), ("float32", "float64", "int8", "uint8")),
@@ -54,7 +52,7 @@ _TYPES = {
 
 @lru_cache
 def _allowed(operator: str, index: int) -> tuple[str, ...]:
-    """The element types that an operator's definition lists for an input, as far as there is a reference."""
+    """Element types that an operator's schema allows for an input and the reference supports."""
     if operator in _TYPES:
         return _TYPES[operator]
     schema = onnx.defs.get_schema(operator, 21)
@@ -123,7 +121,7 @@ _add("Max Min And Or Xor Equal Greater Less GreaterOrEqual LessOrEqual BitwiseAn
 
 
 def _nonzero(d: Draw, value: Value) -> Value:
-    """The same without zeros, and without what overflows when it is divided by."""
+    """Replace zeros and values whose reciprocal overflows."""
     positive = d.emit("Abs", _call("Abs", value))[0] if not value.dtype.startswith("u") else value
     one = d.input(value.dtype, (), "ones", "constant")
     return d.emit("Max", _call("Max", positive, one))[0]
@@ -170,7 +168,7 @@ def _clip(d: Draw) -> Call:
 
 @_add("Cast", 1.5)
 def _cast(d: Draw) -> Call:
-    """Where the conversion of what is out of range is left open, numbers are brought into range first."""
+    """Clip first where ONNX leaves out-of-range conversion undefined."""
     x = d.pick()
     to = d.dtype()
     if x.dtype in FLOATS and to in INTEGERS:
@@ -233,7 +231,7 @@ def _several(n: str, d: Draw) -> Call:
     0.5,
 )
 def _reduce(n: str, d: Draw) -> Call:
-    # A mean of integers is left to the division that an implementation has.
+    # Integer means depend on the implementation's division.
     x = d.pick(FLOATS if n == "ReduceMean" else _allowed(n, 0))
     keep = d.integer(0, 1)
     if d.chance(0.2):
@@ -285,7 +283,7 @@ def _gemm(d: Draw) -> Call:
 
 
 def _pads(d: Draw, kernel: Sequence[int]) -> dict[str, Any]:
-    """Borders and strides; where a border is asked for by its result, none that is less than nothing."""
+    """Pads and strides; with auto_pad, none that would be negative."""
     if d.chance(0.4):
         strides = [d.integer(1, min(2, k)) for k in kernel]
         return {"auto_pad": d.choice(["SAME_UPPER", "SAME_LOWER", "VALID"]), "strides": strides}
@@ -325,7 +323,7 @@ def _pool(n: str, d: Draw) -> Call:
     x = _image(d, n)
     kernel = [d.integer(1, min(3, s)) for s in x.shape[2:]]
     more = _pads(d, kernel)
-    if "auto_pad" in more:  # where the reference is wrong and the second opinion takes no NaN
+    if "auto_pad" in more:  # the reference is wrong here and the second implementation does not accept NaN
         x = d.input(x.dtype, x.shape, "ordinary")
     else:
         more["pads"] = [min(p, k - 1) for p, k in zip(more["pads"], kernel * 2, strict=True)]
@@ -337,7 +335,7 @@ def _pool(n: str, d: Draw) -> Call:
 
 @_add("GlobalAveragePool GlobalMaxPool", 0.3)
 def _global_pool(n: str, d: Draw) -> Call:
-    ranks = (4,) if n == "GlobalMaxPool" else (3, 4)  # the reference gives others a shape of its own
+    ranks = (4,) if n == "GlobalMaxPool" else (3, 4)  # the reference returns wrong shapes for other ranks
     return _call(n, d.pick(_allowed(n, 0), ranks, lambda v: min(v.shape[1:]) > 0))
 
 
@@ -492,7 +490,7 @@ def _gather_nd(d: Draw) -> Call:
 
 
 def _scattering(d: Draw, x: Value) -> str | None:
-    """What becomes of several values for one place; whether NaN is the largest or smallest one is left open."""
+    """Reduction of several values for one element; the order of NaN is undefined."""
     return d.choice(["add", None] if x.dtype in FLOATS else ["add", "max", "min", None])
 
 
@@ -502,7 +500,7 @@ def _scatter_elements(d: Draw) -> Call:
     axis = d.axis(x)
     shape = list(x.shape)
     how = _scattering(d, x)
-    shape[axis] = d.integer(1, x.shape[axis]) if how else 1  # the order of writes to one place is open
+    shape[axis] = d.integer(1, x.shape[axis]) if how else 1  # the order of writes to one element is undefined
     places = d.input("int64", tuple(shape), f"below:{x.shape[axis]}")
     return _call("ScatterElements", x, places, d.of(x.dtype, shape), axis=axis, reduction=how)
 
@@ -604,7 +602,7 @@ def _reverse_sequence(d: Draw) -> Call:
 
 
 def _flag(d: Draw) -> Value:
-    """A condition: a boolean there is, or one that a value decides."""
+    """A condition: an existing boolean, or one computed from a value."""
     x = d.pick(fresh=0.0) if d.values else d.pick()
     if x.dtype == "bool" and x.shape == ():
         return x
@@ -624,7 +622,7 @@ def _if(d: Draw) -> Call:
 
 @_add("Loop", 1.0)
 def _loop(d: Draw) -> Call:
-    """A loop with one or two states, and a result of each step at times."""
+    """A loop with one or two states, sometimes with a result per iteration."""
     states = [d.pick(fits=lambda v: v.dtype != "bool") for _ in range(d.integer(1, 2))]
     steps = _scalar(d, d.choice([0, 1, 2, 3])) if d.chance(0.6) else d.input("int64", (), "below:4", "fed")
     step = (Value(d.name("p"), "int64", ()), np.array(0))
@@ -646,7 +644,7 @@ def _loop(d: Draw) -> Call:
 
 @_add("Scan", 0.6)
 def _scan(d: Draw) -> Call:
-    """A state and a sequence; the result of each step."""
+    """A scan over a sequence with one state; returns the result of each step."""
     sequence = d.pick(ranks=(1, 2, 3), fits=lambda v: v.shape[0] > 0)
     state = d.pick()
     element = (Value(d.name("p"), sequence.dtype, sequence.shape[1:]), d.tensors[sequence.name][0])

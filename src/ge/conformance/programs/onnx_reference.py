@@ -1,5 +1,4 @@
-"""The ONNX project's reference implementation, with definitions of its operators where it departs from ONNX's own, and
-with noise on what is rounded."""
+"""ONNX's reference implementation with corrections where it departs from the specification, and with rounding noise."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ __all__ = ["Evaluator"]
 
 
 class Evaluator(ReferenceEvaluator):
-    """The reference implementation, which can disturb what is rounded on the way, in bodies too."""
+    """The reference implementation; can perturb rounded intermediate values, also inside bodies."""
 
     rounding: Rounding | None = None
 
@@ -58,7 +57,7 @@ class Evaluator(ReferenceEvaluator):
         return [results[name] for name in output_names or self.output_names]
 
 
-# Sums, which the reference rounds after each term in a narrow type.
+# Sums: in narrow types the reference rounds after each term.
 _WIDENED = {f"Reduce{n}" for n in ("Sum", "Mean", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod")}
 _WIDENED |= {"InstanceNormalization"}
 _NARROW = ("float16", "bfloat16")
@@ -73,7 +72,7 @@ def _outputs(node: Any, inputs: Sequence[Any], context: dict[str, Any]) -> Seque
 
 
 def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any:
-    """A value as another implementation may have it."""
+    """A value perturbed by the noise of another implementation."""
     rounding = Evaluator.rounding
     if rounding is None or value is None:
         return value
@@ -88,8 +87,7 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
 
 
 def _unsettled(node: Any, weights: np.ndarray, value: Any) -> Any:
-    """A convolution whose channels are NaN where their weights are not finite: a product of those with the border
-    is NaN, or is left out."""
+    """Set channels with non-finite weights to NaN: implementations may skip products with the border."""
     bad = ~np.isfinite(weights.astype(np.float64))
     group = node.group or 1
     if node.op_type == "ConvTranspose":
@@ -102,11 +100,11 @@ def _unsettled(node: Any, weights: np.ndarray, value: Any) -> Any:
     return value
 
 
-# -- what is not defined -------------------------------------------------------------------------------------
+# -- undefined behaviour -------------------------------------------------------------------------------------
 
 
 def _require_defined(node: Any, inputs: Sequence[Any]) -> None:
-    """Refuse what the reference answers though ONNX leaves it open or forbids it."""
+    """Reject inputs for which ONNX leaves the result undefined although the reference computes one."""
     problem = _CHECKS[node.op_type](node, inputs) if node.op_type in _CHECKS else ""
     if problem:
         raise ValueError(problem)
@@ -149,7 +147,7 @@ def _scatter_nd(node: Any, inputs: Sequence[Any]) -> str:
 
 
 def _shrink(node: Any, inputs: Sequence[Any]) -> str:
-    """Of integers it is computed in floating point, and what does not fit is not defined."""
+    """Integers are computed in floating point; out-of-range results are undefined."""
     x = inputs[0]
     if x.dtype.kind not in "iu":
         return ""
@@ -183,7 +181,7 @@ _CHECKS = {
 
 
 class Loop(_ReferenceLoop):
-    """By ONNX's definition the results of steps are stacked along a new axis; the reference joins them."""
+    """The specification stacks scan outputs along a new axis; the reference concatenates them."""
 
     body: Any
     _run_body: Any
@@ -210,14 +208,14 @@ class Loop(_ReferenceLoop):
 
 
 class PRelu(OpRun):
-    """By ONNX's definition zero stays zero; the reference multiplies it by the slope, which may be infinite."""
+    """The specification keeps zeros; the reference multiplies them by the slope, which may be infinite."""
 
     def _run(self, x: Any, slope: Any) -> Any:
         return (np.where(x < 0, x * slope, x).astype(x.dtype),)
 
 
 class LogSoftmax(OpRun):
-    """Without the logarithm of what is rounded to zero."""
+    """Avoids the logarithm of values that round to zero."""
 
     def _run(self, x: Any, axis: Any = -1) -> Any:
         wide = x.astype(np.float64)
@@ -226,7 +224,7 @@ class LogSoftmax(OpRun):
 
 
 class OneHot(_ReferenceOneHot):
-    """One of two values; the reference computes them from each other."""
+    """Selects one of two values; the reference interpolates between them."""
 
     def _run(self, indices: Any, depth: Any, values: Any, axis: Any = None) -> Any:
         (chosen,) = super()._run(indices, depth, np.array([0, 1]), axis=axis)
@@ -234,7 +232,7 @@ class OneHot(_ReferenceOneHot):
 
 
 class Clip(_ReferenceClip):
-    """Of the shape of its operand."""
+    """Keeps the shape of its operand."""
 
     def _run(self, data: Any, *limits: Any) -> Any:
         (found,) = super()._run(data, *limits)
@@ -242,7 +240,7 @@ class Clip(_ReferenceClip):
 
 
 class ReduceLogSumExp(ReduceLogSumExp_18):
-    """Of nothing but minus infinity it is minus infinity; the reference subtracts that from itself."""
+    """Returns -inf if all elements are -inf; the reference computes -inf - (-inf)."""
 
     def _run(self, data: Any, axes: Any = None, keepdims: Any = 1, noop_with_empty_axes: Any = 0) -> Any:
         along = self.handle_axes(axes, noop_with_empty_axes)
@@ -258,7 +256,7 @@ class ReduceLogSumExp(ReduceLogSumExp_18):
 
 
 class ReduceL2(ReduceL2_18):
-    """Of integers too the norm; the squares of the reference overflow."""
+    """Supports integers; the reference's squares overflow."""
 
     def _run(self, data: Any, axes: Any = None, keepdims: Any = 1, noop_with_empty_axes: Any = 0) -> Any:
         if data.dtype.kind not in "iu":
@@ -270,7 +268,7 @@ class ReduceL2(ReduceL2_18):
 
 
 class LpNormalization(OpRun):
-    """Divided by the norm, which the reference takes without absolute values."""
+    """Divides by the norm of absolute values, which the reference omits."""
 
     def _run(self, x: Any, axis: Any = -1, p: Any = 2) -> Any:
         wide = x.astype(np.float64)
@@ -280,9 +278,9 @@ class LpNormalization(OpRun):
 
 
 def _windows(x: np.ndarray, fill: Any, beyond: Any, given: Any) -> np.ndarray:
-    """The elements of all windows, as the last axis.
+    """The elements of all windows as the last axis.
 
-    fill: what the border holds. beyond: what a last window holds that begins inside but ends behind the border.
+    fill: padding value. beyond: value past the padding, for last windows in ceil mode.
     """
     space = len(given["kernel_shape"])
     for axis, kernel in enumerate(given["kernel_shape"]):
@@ -295,7 +293,7 @@ def _windows(x: np.ndarray, fill: Any, beyond: Any, given: Any) -> np.ndarray:
             after = total - before
         whole = size + before + after - reach
         count = (-(-whole // step) if given.get("ceil_mode") else whole // step) + 1
-        if given.get("ceil_mode") and (count - 1) * step >= size + before:  # it begins behind the end
+        if given.get("ceil_mode") and (count - 1) * step >= size + before:  # the window starts past the end
             count -= 1
         for width, value in (((before, after), fill), ((0, step), beyond)):
             border = [width if a == 2 + axis else (0, 0) for a in range(x.ndim)]
@@ -306,7 +304,7 @@ def _windows(x: np.ndarray, fill: Any, beyond: Any, given: Any) -> np.ndarray:
 
 
 class MaxPool(OpRun):
-    """With a border of its own at each side; the reference has one size for both."""
+    """Supports asymmetric padding, unlike the reference."""
 
     def _run(self, x: Any, **given: Any) -> Any:
         lowest = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
@@ -314,7 +312,7 @@ class MaxPool(OpRun):
 
 
 class AveragePool(OpRun):
-    """NaN counts; to the reference it is a part of the border."""
+    """Counts NaN elements, which the reference takes for padding."""
 
     def _run(self, x: Any, **given: Any) -> Any:
         inside = _windows(np.ones(x.shape), float(bool(given.get("count_include_pad"))), 0.0, given)
@@ -323,7 +321,7 @@ class AveragePool(OpRun):
 
 
 class LpPool(OpRun):
-    """The norm of each window, which the reference takes from a mean."""
+    """Norm of each window; the reference derives it from the mean."""
 
     def _run(self, x: Any, p: Any = 2, **given: Any) -> Any:
         views = np.abs(_windows(x.astype(np.float64), 0.0, 0.0, given))

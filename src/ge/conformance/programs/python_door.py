@@ -1,4 +1,4 @@
-"""Doors whose programs are Python functions of a framework's tensors."""
+"""Base class of doors whose programs are Python functions on a framework's tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP = "    "
 
 
 def source(program: Program, noisy: bool = False) -> str:
-    """The program as a function; `noisy` puts `_(…)` around what is rounded."""
+    """Source of the program as a function; `noisy` wraps rounded values in `_(…)`."""
     names = ", ".join(i.value.name for i in program.inputs)
     lines = _lines(program.statements, STEP, noisy)
     results = ", ".join(v.name for v in program.results)
@@ -62,12 +62,12 @@ def _function(block: Block, name: str, indent: str, noisy: bool) -> list[str]:
 class PythonDoor(Door):
     """A door whose framework is a Python module.
 
-    A mode is a function of the program, its runs, the roles of its inputs, its options and a device. It uses only the
-    module's `names` and `helpers`, since its source becomes part of the tests that are written down.
+    A mode is a function of the program, its runs, the roles of its inputs, its options and a device. It may use only
+    the module's `names` and `helpers`, since its source is copied into failing tests.
     """
 
-    names: Mapping[str, Any]  # what programs and modes may use
-    imports: str  # the same as source
+    names: Mapping[str, Any]  # names available to programs and modes
+    imports: str  # their import statements
     helpers: Sequence[Callable[..., Any]] = ()
     ways: Mapping[str, Mode]
     host: str
@@ -75,22 +75,22 @@ class PythonDoor(Door):
     plain = "eager"  # the mode that is the reference on the host
 
     def scaled(self, tensor: Any, factors: Callable[[np.ndarray], np.ndarray], written: bool) -> Any:
-        """The product of a floating-point tensor with the factors for its elements; others as they are.
+        """Multiply a floating-point tensor by the factors of its elements; other tensors are returned unchanged.
 
-        written: in the tensor's own memory.
+        written: multiply in place.
         """
         raise NotImplementedError
 
     def finite(self, tensor: Any, rounding: Rounding) -> Any:
-        """A floating-point tensor with the stand-in for NaN and infinities; others as they are."""
+        """Replace NaN and infinities of a floating-point tensor; other tensors are returned unchanged."""
         raise NotImplementedError
 
     def changed_back(self, tensor: Any, change: Callable[[Any], Any]) -> Any:
-        """A tensor whose gradient is changed on the way back."""
+        """A tensor whose gradient is modified in the backward pass."""
         raise NotImplementedError
 
     def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[[Any], Any]]:
-        """What the noisy source calls."""
+        """Functions that the noisy source calls."""
 
         def result(x: Any) -> Any:
             return self.scaled(x, lambda a: rounding(a, Place.RESULT), False)
@@ -105,7 +105,7 @@ class PythonDoor(Door):
             x = self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False)
             return self.changed_back(x, result) if gradient else x
 
-        def sums(x: Any) -> Any:  # whose gradients are sums of products with this one's
+        def sums(x: Any) -> Any:  # its gradients are sums of products
             return self.changed_back(result(x), summand) if gradient else result(x)
 
         return {

@@ -1,7 +1,7 @@
 """A program as data: typed statements over named values, with nested blocks for control flow.
 
 The text of a statement is an expression of the door's language in which `{0}`, `{1}` stand for arguments and `{b0}`,
-`{b1}` for blocks, so that a program that fails can be written down as source that needs nothing of this package.
+`{b1}` for blocks, so that a failing program can be written as self-contained source.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Role(str, Enum):
 
 
 class Noise(str, Enum):
-    """Where another correct implementation may round otherwise."""
+    """Where correct implementations may round differently."""
 
-    NONE = "none"  # exact: moves, integers
-    FLUSH = "flush"  # exact but for denormal numbers, which may count as zeros
+    NONE = "none"  # exact: data movement, integers
+    FLUSH = "flush"  # exact except for denormals, which may be flushed
     RESULT = "result"
     ARGUMENTS = "arguments"  # sums: relative to the terms, not to the result
-    WINDOW = "window"  # sums too, which may leave out the border, where a product with infinity would be NaN
-    UNIT = "unit"  # by way of a sum with one: logarithms of sums and the like
+    WINDOW = "window"  # sums that may skip padding, where infinity would give NaN
+    UNIT = "unit"  # via a sum with one, such as log(1 + x)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -58,7 +58,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Value:
-    """A name with what is known about its tensor."""
+    """A named tensor with its type and shape."""
 
     name: str
     dtype: str
@@ -88,10 +88,10 @@ class Statement:
     results: tuple[Value, ...]
     blocks: tuple[Block, ...] = ()
     noise: Noise = Noise.RESULT
-    effect: bool = False  # writes to its first argument, which its first result is too
+    effect: bool = False  # writes to its first argument, which is also its first result
 
     def reads(self) -> set[str]:
-        """All names it reads, in its blocks too."""
+        """All names it reads, including those read in its blocks."""
         return {*self.arguments}.union(
             *(
                 (set[str]().union(*(s.reads() for s in b.statements)) | {v.name for v in b.results})
@@ -100,7 +100,7 @@ class Statement:
         )
 
     def renamed(self, names: Callable[[str], str]) -> Statement:
-        """The same with other names read."""
+        """A copy that reads other names."""
         blocks = tuple(
             replace(
                 b,
@@ -120,12 +120,12 @@ class Input:
     role: Role = Role.FED
     fill: str = "ordinary"
     seed: int = 0
-    open: bool = False  # the first size may be another one in a later run
+    open: bool = False  # the first dimension may differ between runs
     data: str = ""  # base64, with fill "given"
 
     @staticmethod
     def given(name: str, array: np.ndarray, role: Role = Role.FED) -> Input:
-        """An input of known elements."""
+        """An input with the given elements."""
         data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
         return Input(Value(name, array.dtype.name, array.shape), role, "given", 0, False, data)
 
@@ -141,12 +141,12 @@ class Program:
     options: tuple[str, ...] = ()  # for example "gradient"
 
     def as_json(self) -> str:
-        """For another process."""
+        """Serialise for another process."""
         return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Program:
-        """What `as_json` wrote."""
+        """Parse the output of `as_json`."""
         data = json.loads(text)
         return Program(
             tuple(
@@ -159,7 +159,7 @@ class Program:
         )
 
     def operators(self) -> list[str]:
-        """The operator of every statement, nested ones too."""
+        """The operators of all statements, nested ones included."""
         return [s.operator for s in walk(self.statements)]
 
 
@@ -182,7 +182,7 @@ def _statement(data: dict[str, Any]) -> Statement:
 
 
 def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """All statements, outer ones first."""
+    """All statements, pre-order."""
     for statement in statements:
         yield statement
         for block in statement.blocks:
@@ -206,6 +206,6 @@ def live(statements: Sequence[Statement], wanted: set[str]) -> tuple[Statement, 
 
 
 def only(program: Program, position: int) -> Program:
-    """The program with one of its results and what that needs; all inputs stay."""
+    """The program reduced to one of its results; keeps all inputs."""
     wanted = program.results[position]
     return replace(program, statements=live(program.statements, {wanted.name}), results=(wanted,))

@@ -1,4 +1,4 @@
-"""Elements of inputs: ordinary numbers, and those that break things."""
+"""Samples the elements of inputs: ordinary numbers and edge cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ge.conformance.programs.record import Input, Program, numpy_dtype
 
 __all__ = ["FILLS", "OTHER_SIZES", "feeds", "is_float", "sample"]
 
-# How often an input is filled in each way.
+# Weights of the fills.
 FILLS = {
     "ordinary": 50,
     "integers": 14,
@@ -33,7 +33,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def sample(name: str, shape: tuple[int, ...], fill: str, seed: int) -> np.ndarray:
-    """An array that the arguments determine."""
+    """Deterministic array for the arguments."""
     return np.asarray(_sample(name, shape, fill, seed))
 
 
@@ -96,7 +96,7 @@ def _floats(name: str, shape: tuple[int, ...], fill: str, rng: np.random.Generat
 
 
 def feeds(program: Program, seed: int = 0) -> list[list[np.ndarray]]:
-    """Arrays of the inputs for each run: the same twice, other elements, other elements of another leading size."""
+    """Input arrays of each run: the same twice, new elements, new elements with another leading size."""
     size = random.Random(len(program.statements) * 1009 + seed).choice(OTHER_SIZES)
     sizes = {i.value.shape[0] for i in program.inputs if i.open}
     runs = [0, 0, 1] + ([2] if sizes - {size} else [])

@@ -1,4 +1,4 @@
-"""Delta debugging: the smallest program, by a few kinds of steps, that still fails in the same way."""
+"""Delta debugging: reduces a failing program as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = Callable[[Program], Mapping[str, np.ndarray]]
 def shrink(program: Program, fails: Fails, values: Values, most: int = 400) -> Program:
     """The smallest failing program found within `most` trials.
 
-    fails: whether a program fails as the first one did. values: what the framework computes for every name.
+    fails: True if a program fails as the first one did. values: the framework's value of every name.
     """
     trials = 0
     changed = True
@@ -84,7 +84,7 @@ def _fewer_results(program: Program, known: Mapping[str, np.ndarray]) -> Iterato
 
 
 def _cut(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
-    """A statement's results become inputs; what only they needed goes away. Latest first: largest cuts."""
+    """Turn a statement's results into inputs and drop its dependencies. Latest first, which removes most."""
     for index in reversed(range(len(program.statements) - 1)):
         statement = program.statements[index]
         results = [v for v in statement.results if v.name in known]
@@ -96,7 +96,7 @@ def _cut(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]
 
 
 def _fewer_statements(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
-    """A statement goes; an argument of the same type stands for its result. Inside of blocks as well."""
+    """Remove a statement, also inside blocks; an argument of the same type replaces its result."""
     outer = {i.value.name: i.value for i in program.inputs}
     results = {v.name: v for v in program.results}
     for statements, names in _without_one(program.statements, outer):
@@ -134,7 +134,7 @@ def _without_one(
 
 
 def _simpler_inputs(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
-    """Plain elements, and inputs that are fed rather than held."""
+    """Use plain elements, and fed inputs instead of constants and states."""
     for index, given in enumerate(program.inputs):
         simpler = [replace(given, fill=f, data="") for f in ("ones", "zeros", "integers", "ordinary")]
         order = ["ones", "zeros", "integers", "ordinary"]
@@ -147,7 +147,7 @@ def _simpler_inputs(program: Program, known: Mapping[str, np.ndarray]) -> Iterat
 
 
 def _smaller(program: Program, known: Mapping[str, np.ndarray]) -> Iterator[Program]:
-    """Every size n of the inputs becomes a smaller one, everywhere."""
+    """Replace one size of the inputs by a smaller one everywhere."""
     sizes = sorted({n for i in program.inputs for n in i.value.shape if n > 1}, reverse=True)
     for size in sizes:
         for smaller in sorted({1, 2, 3, size // 2} - {0}):

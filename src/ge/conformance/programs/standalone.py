@@ -1,4 +1,4 @@
-"""A failing program as a test file that anybody can run."""
+"""Writes a failing program as a self-contained test file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["array_text", "runs_text", "test_file"]
 
 
 def array_text(array: np.ndarray) -> str:
-    """An expression that makes the array: `array` is NumPy's, as are `nan` and `inf`."""
+    """Python expression for an array; uses NumPy's `array`, `nan` and `inf`."""
     if array.dtype.name == "bfloat16":
         return f"array({array.astype(np.float32).tolist()}, ml_dtypes.bfloat16).reshape({array.shape})"
     return f"array({array.tolist()}, {array.dtype.name!r}).reshape({array.shape})"
 
 
 def runs_text(runs: list[list[np.ndarray]]) -> str:
-    """The inputs of all runs."""
+    """Python expression for the inputs of all runs."""
     lines = [", ".join(array_text(a) for a in arrays) for arrays in runs]
     return "[\n" + "".join(f"    [{line}],\n" for line in lines) + "]"
 
 
 def test_file(door: Door, program: Program, verdict: Verdict, seed: str) -> str:
-    """A pytest file that fails as the program did."""
+    """Source of a pytest file that fails like the program."""
     runs = feeds(program)[: verdict.run + 1] if verdict.status == "wrong" else feeds(program)
     reason = (
         textwrap.fill(verdict.reason, 110, break_long_words=False).replace("\\", "/").replace('"""', "'''")
@@ -37,11 +37,11 @@ def test_file(door: Door, program: Program, verdict: Verdict, seed: str) -> str:
         f"{verdict.status} ({door.name}, {verdict.mode}): {reason}\n\nFound by a random program, seed {seed}."
     )
     note = f'"""{note}\n"""\n\n'
-    body = textwrap.indent(_comparison(program, verdict), "    ")
+    body = textwrap.indent(_comparison(verdict), "    ")
     return note + door.standalone(program, runs, body)
 
 
-def _comparison(program: Program, verdict: Verdict) -> str:
+def _comparison(verdict: Verdict) -> str:
     if verdict.status != "wrong":
         return "assert len(found) == len(expected)\n"
     lines = [

@@ -1,4 +1,4 @@
-"""The process that runs programs: reads requests, writes one JSON line each; it may crash or hang without harm."""
+"""Worker process that runs programs: reads requests, answers each with a JSON line; may crash or hang safely."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["answer", "main"]
 
 
 def answer(door: Door, kind: str, text: str, short: bool = False) -> dict[str, Any]:
-    """One request. make: the program of a seed; seed: run that; program: run this one; values: what it computes;
-    file: the test that shows how it fails.
+    """One request. make: return the program of a seed; seed: run it; program: run this one; values: return its values;
+    file: return a test that reproduces the failure.
     """
     if kind == "make":
         return {"program": generate(door, text, short).as_json()}
@@ -40,7 +40,7 @@ def answer(door: Door, kind: str, text: str, short: bool = False) -> dict[str, A
 
 
 def _values(door: Door, program: Program) -> dict[str, Any]:
-    """The framework's value of every name outside of blocks, as inputs."""
+    """The framework's values of all top-level names, as inputs."""
     arrays = feeds(program)[0]
     scope = {i.value.name: door.tensor(a.copy(), i.role) for i, a in zip(program.inputs, arrays, strict=True)}
     found = {}
@@ -57,7 +57,7 @@ def main() -> None:
     """Answer requests until the input ends; the first line is the settings."""
     settings = json.loads(sys.stdin.readline())
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a program prints does not disturb the answers
+    os.dup2(2, 1)  # output of programs must not mix with the answers
     warnings.simplefilter("ignore")
     door = load_door(settings["door"])
     print("ready", file=answers, flush=True)

@@ -1,7 +1,7 @@
 """Runs the test suites of other projects twice, on the plain CPU and on the NPU: `python -m ge.conformance suites`.
 
-A front door names its suite in a module of its own (`SUITES`), which this package imports only when asked: it says
-where the test files are and which pytest plugin puts them onto the NPU.
+Each front door has a module (`SUITES`), imported on demand, that locates the test files and names the pytest plugin
+that moves them to the NPU.
 """
 
 from ge.conformance.suites.comparison import Comparison, compare

@@ -45,7 +45,7 @@ def suites(
     known: Annotated[Path | None, typer.Option(help="list of known failures, instead of our own")] = None,
     show: Annotated[int, typer.Option(help="how many failures to print")] = 40,
 ) -> None:
-    """The frameworks' own tests, on the plain CPU and on the NPU: what passes there has to pass here.
+    """Run a framework's own tests on the CPU and on the NPU: tests that pass on the CPU must pass on the NPU.
 
     The exit status is 1 if a test passes on the CPU, fails on the NPU and is not in the list of known failures, or if
     no test of any suite passes on the CPU.
@@ -72,7 +72,7 @@ def suites(
 def _outcomes(
     name: str, source: Path | None, limits: Limits, results: Path, resume: bool
 ) -> tuple[dict[str, Outcome], dict[str, Outcome], str]:
-    """Outcomes on both devices, and the suite's title."""
+    """Return the outcomes on both devices and the suite's title."""
     results.mkdir(parents=True, exist_ok=True)
     if name == "onnx":
         import onnx

@@ -1,4 +1,4 @@
-"""The outcomes of both devices side by side, and what the list of known failures says about them."""
+"""Compares the outcomes of both devices, taking the list of known failures into account."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ __all__ = ["Comparison", "compare"]
 
 @dataclass
 class Comparison:
-    """Names of tests by what happened to them."""
+    """Test names by outcome."""
 
     passed: list[str] = field(default_factory=list)  # on both
     skipped: list[str] = field(default_factory=list)  # on the NPU, by the suite itself
     failed: dict[str, Outcome] = field(default_factory=dict)  # on the NPU only, and not a known failure
     known: dict[str, str] = field(default_factory=dict)  # on the NPU only, with the reason
-    mended: dict[str, str] = field(default_factory=dict)  # in the list, and they pass now
+    mended: dict[str, str] = field(default_factory=dict)  # listed as known failures but pass now
     missing: list[str] = field(default_factory=list)  # passed on the CPU and did not run on the NPU
-    not_on_cpu: list[str] = field(default_factory=list)  # skipped or failed on the CPU already
-    not_loaded: dict[str, str] = field(default_factory=dict)  # files without a test on the CPU, and why
+    not_on_cpu: list[str] = field(default_factory=list)  # skipped or failed on the CPU
+    not_loaded: dict[str, str] = field(
+        default_factory=dict
+    )  # files without tests on the CPU, with the reason
 
     @property
     def reasons(self) -> Counter[str]:
-        """How many known failures each reason has."""
+        """Number of known failures by reason."""
         return Counter(self.known.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -45,7 +47,7 @@ class Comparison:
 
 
 def compare(cpu: Mapping[str, Outcome], npu: Mapping[str, Outcome], known: Sequence[Known]) -> Comparison:
-    """Only what passes on the CPU is asked of the NPU."""
+    """Compare outcomes; only tests that pass on the CPU must pass on the NPU."""
     found = Comparison()
     for name, reference in cpu.items():
         outcome = npu.get(name)
@@ -64,6 +66,6 @@ def compare(cpu: Mapping[str, Outcome], npu: Mapping[str, Outcome], known: Seque
             found.known[name] = entry.reason
         else:
             found.failed[name] = outcome
-    # A file that cannot be imported on the NPU has one outcome, with the file's name.
+    # A file that cannot be imported on the NPU has one outcome, named after the file.
     found.failed |= {n: o for n, o in npu.items() if n not in cpu and o.bad and "::" not in n}
     return found

@@ -16,7 +16,7 @@ __all__ = ["Known", "known_file", "read_known"]
 
 @dataclass(frozen=True)
 class Known:
-    """Tests whose whole name matches one of the expressions, and why they fail."""
+    """Tests whose full name matches one of the expressions, and the reason why they fail."""
 
     tests: tuple[str, ...]
     reason: str
@@ -26,12 +26,12 @@ class Known:
 
 
 def known_file(suite: str) -> Path:
-    """The list of a suite in this package."""
+    """Path of a suite's list in this package."""
     return Path(__file__).parents[1] / "known" / f"{suite}.toml"
 
 
 def read_known(path: Path) -> tuple[Known, ...]:
-    """The entries of a list; no file is an empty list."""
+    """Read the entries of a list; a missing file is an empty list."""
     if not path.exists():
         return ()
     entries = tomllib.loads(path.read_text()).get("known", [])

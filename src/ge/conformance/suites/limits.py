@@ -1,4 +1,4 @@
-"""Which tests of a suite run and how long they may take; how one of them ended."""
+"""Test selection and time limits of a suite, and the outcome of a test."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Limits:
-    """Which tests, and how long they may take."""
+    """Test selection and time limits."""
 
     select: str = ""  # FILE or FILE::TEST, two regular expressions
-    sample: int = 1  # one test in so many
-    seconds: float = 120.0  # a test
-    minutes: float = 0.0  # processes end after that; 0: no limit
+    sample: int = 1  # run one test in `sample`
+    seconds: float = 120.0  # per test
+    minutes: float = 0.0  # for the whole suite; 0: no limit
     jobs: int = 1
     parts: int = 1  # processes that share the tests of a file
     part: int = 0
 
     def wants(self, name: str) -> bool:
-        """True if a test is among the selected ones."""
+        """True if the test is selected."""
         file, _, test = name.partition("::")
         return (
             self.wants_file(file)
@@ -44,13 +44,13 @@ class Limits:
         )
 
     def mine(self, name: str) -> bool:
-        """True if a test belongs to this process's part of its file."""
+        """True if the test belongs to this process's share of its file."""
         return zlib.crc32(name.encode()) // self.sample % self.parts == self.part
 
     def wants_file(self, file: str) -> bool:
-        """True if the selected tests may be in a file."""
+        """True if the file may contain selected tests."""
         return bool(re.search(self.select.partition("::")[0], file))
 
     def chosen(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-        """The outcomes of selected tests; a folder may have those of an earlier, larger selection."""
+        """The outcomes of the selected tests; drops those of an earlier, larger selection."""
         return {n: o for n, o in outcomes.items() if (self.wants(n) if "::" in n else self.wants_file(n))}

@@ -1,4 +1,4 @@
-"""ONNX's backend tests as a suite: the package has models, inputs and expected outputs, so the CPU side is given."""
+"""ONNX's backend tests as a suite. The package contains expected outputs, so the CPU side always passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATUSES = {"pass": "passed", "crash": "crash"}
 def run_onnx(
     limits: Limits, report: Callable[[str], None] = lambda text: None
 ) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
-    """Outcomes on the CPU and on the NPU. Refused models (strings, sequences, optionals) count as failures."""
+    """Outcomes on the CPU and on the NPU. Rejected models (strings, sequences, optionals) count as failures."""
     cases = [case for case in collect(KINDS) if limits.wants(_name(case))]
     found: dict[str, Outcome] = {}
 

@@ -1,7 +1,7 @@
-"""A pytest plugin that writes the start and the outcome of every test to a file, a JSON line each.
+"""Pytest plugin that logs the start and the outcome of every test to a file as JSON lines.
 
-The file tells the parent process which test was running when this process died or hung. The settings are in the
-environment variable NPU_CONFORMANCE_RECORDER.
+The parent process reads from it which test was running when this process died or hung. The environment variable
+NPU_CONFORMANCE_RECORDER holds the settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORSE = ("passed", "skipped", "xfailed", "failed")
 
 
 class Settings:
-    """What the parent asks for: which tests, and where to write."""
+    """Settings from the parent: test selection and output file."""
 
     def __init__(self, text: str) -> None:
         values = json.loads(text)
@@ -54,7 +54,7 @@ class Settings:
 
 
 class Recorder:
-    """Writes one line before and one after every test."""
+    """Writes a line before and after every test."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -90,7 +90,7 @@ class Recorder:
 
 
 def _message(report: Any) -> str:
-    """The line that says why, without the traceback."""
+    """The line of the error message, without the traceback."""
     if isinstance(report.longrepr, tuple):  # a skip: file, line, reason
         return str(report.longrepr[2])[:_MESSAGE]
     crash = getattr(report.longrepr, "reprcrash", None)

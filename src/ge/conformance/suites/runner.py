@@ -1,4 +1,4 @@
-"""Runs test files in processes of their own; a test that kills or blocks its process is one failed test."""
+"""Runs test files in separate processes; a crash or hang fails only the test that caused it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ge.conformance.suites.suite import Side, Suite
 
 __all__ = ["read_outcomes", "run_suite"]
 
-_SLICE = 0.5  # seconds between two looks at a process
-_OTHER_SECONDS = 600.0  # outside of tests: to import a framework, to collect its tests, to end
+_SLICE = 0.5  # seconds between polls of a process
+_OTHER_SECONDS = 600.0  # outside tests: import, collection, exit
 _PYTEST_FINISHED = (0, 1, 5)  # all passed, some failed, none selected
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """Outcomes by name, from a results file; a line that was cut short by a kill is left out."""
+    """Read outcomes by name from a results file; skips a line truncated by a kill."""
     found: dict[str, Outcome] = {}
     if path.exists():
         for line in path.read_text().splitlines():
@@ -47,9 +47,9 @@ def run_suite(
     report: Callable[[str], None] = lambda text: None,
     among: Collection[str] | None = None,
 ) -> dict[str, Outcome]:
-    """Run a suite on one device and add to the outcomes in `folder`; tests that have one there do not run again.
+    """Run a suite on one device and add the outcomes to `folder`; skips tests that already have one.
 
-    `among` names the only tests that run; None: all.
+    `among` restricts the run to these tests; None: all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "outcomes.jsonl"
@@ -89,7 +89,7 @@ def run_suite(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What all processes of a run have in common."""
+    """State shared by all processes of a run."""
 
     suite: Suite
     side: Side
@@ -105,7 +105,7 @@ def _run_files(
     outcomes: Mapping[str, Outcome],
     keep: Callable[[Mapping[str, Outcome]], None],
 ) -> None:
-    """Run files in one process, and after a crash what is left of them in another one."""
+    """Run files in one process; after a crash continue with the remaining tests in a new one."""
     while True:
         process = _Process(run, limits, files, sorted(outcomes))
         found, finished = process.outcomes()
@@ -133,7 +133,7 @@ class _Process:
         self.record.touch()
         self.log = run.folder / f"{Path(files[0]).stem}{f'-{limits.part}' if limits.part else ''}.log"
         self.seconds = limits.seconds
-        self.late = False  # stopped because the suite's time was up; the running test has no outcome
+        self.late = False  # stopped at the suite's time limit; the running test has no outcome
         (self.work / "choice.json").write_text(json.dumps({"done": list(done), "among": run.among}))
         settings = {
             "record": str(self.record),
@@ -162,7 +162,7 @@ class _Process:
             )
 
     def outcomes(self) -> tuple[dict[str, Outcome], bool]:
-        """Outcomes of the tests that ran, and whether all of them did."""
+        """Outcomes of the tests that ran, and True if all of them did."""
         hung = self._wait()
         lines = [json.loads(line) for line in self.record.read_text().splitlines()]
         found = {line[1]: Outcome(line[2], line[3]) for line in lines if line[0] == "outcome"}
@@ -204,6 +204,6 @@ class _Process:
         return bool(lines) and lines[-1].startswith('["start"')
 
     def last_words(self) -> str:
-        """The last line the process wrote."""
+        """The last line that the process wrote."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1][-300:] if lines else "it wrote nothing"

@@ -1,4 +1,4 @@
-"""What a suite is, and the front door that knows where to find it."""
+"""Definition of a test suite and the registry of front doors that provide one."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class MissingSuiteError(Exception):
 
 @dataclass(frozen=True)
 class Side:
-    """How the tests run on one device."""
+    """Settings for running the tests on one device."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()  # of pytest
-    # Turn a test's id into the name it has on both devices: regular expressions and their replacements.
+    # Regular expressions and replacements that turn a test id into a name common to both devices.
     renames: tuple[tuple[str, str], ...] = ()
     only: str = ""  # run only tests whose id matches
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Test files of one project, at one version."""
+    """Test files of one version of a project."""
 
     name: str
     version: str
@@ -47,7 +47,7 @@ class Suite:
 
 
 def find_suite(name: str, source: Path | None) -> Suite:
-    """The suite as its front door finds it. Raises MissingSuiteError."""
+    """Locate a suite through its front door. Raises MissingSuiteError."""
     try:
         door = importlib.import_module(SUITES[name])
     except ModuleNotFoundError as error:
