@@ -93,3 +93,130 @@ def test_each_nan_is_unique(dtype: Any, known: bool) -> None:
     expected, found = _both(function, values)
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+_RAW = tf.raw_ops
+_FAR = np.array([[0, -300, 5, 300], [np.inf, 1, -np.inf, 2], [-np.inf, -np.inf, 80, -80]], np.float32)
+_AWAY: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
+    "cumulative_logsumexp": (lambda x: tf.math.cumulative_logsumexp(x, 1), [_FAR]),
+    "cumulative_logsumexp_exclusive": (lambda x: tf.math.cumulative_logsumexp(x, 0, exclusive=True), [_FAR]),
+    "cumulative_logsumexp_reverse": (lambda x: tf.math.cumulative_logsumexp(x, 1, reverse=True), [_FAR]),
+    "cumulative_logsumexp_of_one": (
+        lambda x: tf.math.cumulative_logsumexp(x, 1, exclusive=True),
+        [_FAR[:, :1]],
+    ),
+    "diag": (lambda x: tf.linalg.tensor_diag(x), [_SPECIAL[:5]]),
+    "lin_space": (lambda a, b: tf.linspace(a, b, 4), [np.float32(1.5), np.float32(np.inf)]),
+    "lin_space_of_two": (lambda a, b: tf.linspace(a, b, 2), [np.float32(1.5), np.float32(np.inf)]),
+    "weighted_counts": (
+        lambda x, w: tf.math.bincount(x, w, minlength=5, maxlength=5),
+        [np.array([0, 1, 3, 3, 9], np.int32), np.array([np.nan, 1, np.inf, 2, np.nan], np.float32)],
+    ),
+    "sparse_product": (
+        lambda x: tf.sparse.sparse_dense_matmul(tf.SparseTensor([[0, 1], [2, 0]], [2.0, 0.0], [3, 3]), x),
+        [np.array([[np.inf, 1], [2, 3], [np.nan, 4]], np.float32)],
+    ),
+    "sparse_product_of_adjoints": (
+        lambda x: tf.sparse.sparse_dense_matmul(
+            tf.SparseTensor([[0, 1], [2, 0]], [2.0, 3.0], [3, 2]), x, adjoint_a=True, adjoint_b=True
+        ),
+        [np.array([[np.inf, 1, 2], [3, np.nan, 4]], np.float32)],
+    ),
+    "buckets": (lambda x: _RAW.Bucketize(input=x, boundaries=[-1.0, 0.0, 2.0]), [_SPECIAL]),
+    "bounds_in_the_wrong_order": (lambda x: tf.clip_by_value(x, 3.0, 1.0), [_SPECIAL]),
+    "bounds_that_are_not_numbers": (
+        lambda x, a, b: tf.clip_by_value(x, a, b),
+        [_SPECIAL, np.float32(np.nan), np.float32(1)],
+    ),
+    "upper_bound_that_is_not_a_number": (
+        lambda x, a, b: tf.clip_by_value(x, a, b),
+        [_SPECIAL, np.float32(0), np.float32(np.nan)],
+    ),
+    "fake_quantised": (
+        lambda x, a, b: tf.quantization.fake_quant_with_min_max_vars(x, a, b),
+        [_SPECIAL, np.float32(-1), np.float32(1)],
+    ),
+    "fake_quantised_to_nothing": (
+        lambda x, a, b: tf.quantization.fake_quant_with_min_max_vars(x, a, b),
+        [_SPECIAL, np.float32(0), np.float32(0)],
+    ),
+    "gradient_of_fake_quantised": (
+        lambda g, x: tf.quantization.fake_quant_with_min_max_args_gradient(g, x),
+        [np.tile(_SPECIAL[:3], 8), _SPECIAL],
+    ),
+    "gradients_of_a_fake_range": (
+        lambda g, x: _RAW.FakeQuantWithMinMaxVarsGradient(gradients=g, inputs=x, min=0.0, max=0.0),
+        [np.abs(_SPECIAL), _SPECIAL],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _AWAY)
+def test_numbers_that_are_not_finite_stay_where_they_are(name: str) -> None:
+    """What an operator does not read does not reach its result."""
+    function, arrays = _AWAY[name]
+    expected, found = _both(function, *arrays)
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, 1e-6)
+
+
+def test_a_quantised_zero_is_zero() -> None:
+    x = np.zeros(4, np.float32)
+    for low, high in ((-1.0, 1.0), (-0.3, 2.7), (-6.0, 0.1)):
+        _, found = _both(lambda x, a, b: tf.quantization.fake_quant_with_min_max_vars(x, a, b), x, low, high)
+        np.testing.assert_array_equal(found[0], 0)
+
+
+_PLACES = np.array([[0, 1], [2, -1]], np.int64)
+_SIZES = np.array([3, 3], np.int64)
+_REFUSED: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
+    "InvertPermutation": (lambda x: tf.math.invert_permutation(x), [np.array([0, -1, 2], np.int32)]),
+    "InvertPermutation twice": (lambda x: tf.math.invert_permutation(x), [np.array([0, 1, 1], np.int32)]),
+    "Bincount": (lambda x: tf.math.bincount(x, maxlength=4, minlength=4), [np.array([0, -1, 2], np.int32)]),
+    "DenseBincount": (
+        lambda x: _RAW.DenseBincount(input=x, size=4, weights=[]),
+        [np.array([0, -1, 2], np.int32)],
+    ),
+    "HistogramFixedWidth": (lambda x: tf.histogram_fixed_width(x, [0.0, 1.0], 4), [_SPECIAL]),
+    "SparseToDense": (
+        lambda p: _RAW.SparseToDense(
+            sparse_indices=p, output_shape=[3, 3], sparse_values=[1.0, 2.0], default_value=0.0
+        ),
+        [_PLACES],
+    ),
+    "SparseTensorDenseAdd": (
+        lambda p: _RAW.SparseTensorDenseAdd(
+            a_indices=p, a_values=[1.0, 2.0], a_shape=_SIZES, b=tf.ones([3, 3])
+        ),
+        [_PLACES],
+    ),
+    "SparseDenseCwiseMul": (
+        lambda p: _RAW.SparseDenseCwiseMul(
+            sp_indices=p, sp_values=[1.0, 2.0], sp_shape=_SIZES, dense=tf.ones([3, 3])
+        ),
+        [_PLACES],
+    ),
+    "SparseTensorDenseMatMul": (
+        lambda p: _RAW.SparseTensorDenseMatMul(
+            a_indices=p, a_values=[1.0, 2.0], a_shape=_SIZES, b=tf.ones([3, 3])
+        ),
+        [_PLACES],
+    ),
+    "SparseSegmentSumGrad": (
+        lambda i: _RAW.SparseSegmentSumGrad(
+            grad=tf.ones([2, 3]), indices=i, segment_ids=[0, 1], output_dim0=3
+        ),
+        [np.array([0, -1], np.int32)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_tensorflow_refuses_is_an_error(name: str) -> None:
+    function, arrays = _REFUSED[name]
+    for device in ("/CPU:0", "/NPU:0"):
+        with tf.device(device), pytest.raises(tf.errors.InvalidArgumentError):
+            tf.nest.map_structure(
+                np.asarray, tf.function(function, autograph=False)(*map(tf.constant, arrays))
+            )

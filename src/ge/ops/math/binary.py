@@ -300,11 +300,13 @@ def _zero(n: Node) -> Any:
 
 @plugin(tensorflow="ClipByValue")
 def _clip_by_value(n: Node) -> Results:
+    """The lower bound wins where the bounds are in the wrong order; a bound that is NaN has no effect."""
     low, high = n.maybe_const(1), n.maybe_const(2)
     small = n.desc().dtype in FLOATS | {"int8", "int16", "int32", "uint8", "uint16", "uint32"}
-    if small and low is not None and high is not None and low.size == high.size == 1:
+    if small and low is not None and high is not None and low.size == high.size == 1 and np.all(low <= high):
         return n.op("Clip", n.inputs[0], min=float(low.reshape(())), max=float(high.reshape(())))
-    return n.op("Minimum", n.op("Maximum", n.inputs[0], n.inputs[1]), n.inputs[2])
+    y = n.op("Select", n.op("Greater", n.inputs[0], n.inputs[2]), n.inputs[2], n.inputs[0])
+    return n.op("Select", n.op("Less", y, n.inputs[1]), n.inputs[1], y)
 
 
 @plugin(tensorflow=["AddN", "AccumulateNV2"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -347,10 +348,31 @@ def _cumulative_tf(n: Node) -> Results:
 
 @plugin(tensorflow="CumulativeLogsumexp")
 def _cumulative_log_sum_exp(n: Node) -> Results:
-    """Shifted by the overall maximum, so that exp does not overflow."""
-    axis = n.ints(1, "the axis")[0]
-    top = n.op("ReduceMax", n.inputs[0], axes=[axis], keepdims=True)
-    top = n.op("Select", n.op("IsFinite", top), top, 0.0)
-    powers = n.op("Exp", n.op("Sub", n.inputs[0], top))
-    flags = {name: bool(n.attr(name, False)) for name in ("exclusive", "reverse")}
-    return n.op("Add", n.op("Log", n.op("CumSum", powers, axis=axis, **flags)), top)
+    """Sums of pairs, of fours, of eights, ...: no single shift fits elements that are far apart."""
+    axis, rank = n.ints(1, "the axis")[0], n.desc().rank
+    axis, size = axis % rank, n.desc().shape[axis]
+    reverse = bool(n.attr("reverse", False))
+    nothing = np.asarray(-np.inf, numpy_dtype(n.desc().dtype))
+
+    def shifted(x: Any, by: int) -> Any:
+        """Each element's value `by` places before it; minus infinity before the first."""
+        first = by if reverse else 0
+        starts, ends = [0] * rank, list(n.desc().shape)
+        starts[axis], ends[axis] = first, first + size - by
+        gap = [by if i == axis else s for i, s in enumerate(n.desc().shape)]
+        parts = [n.op("BroadcastTo", nothing, shape=gap), n.op("Slice", x, starts=starts, ends=ends)]
+        return n.op("Concat", *(parts[::-1] if reverse else parts), axis=axis)
+
+    total: Any = n.inputs[0]
+    if n.attr("exclusive", False) and size:
+        total = shifted(total, 1)
+    for by in itertools.takewhile(lambda k: k < size, (1 << k for k in itertools.count())):
+        total = _log_of_sum(n, total, shifted(total, by))
+    return total
+
+
+def _log_of_sum(n: Node, a: Any, b: Any) -> Any:
+    """log(exp(a) + exp(b))."""
+    top = n.op("Maximum", a, b)
+    rest = n.op("Log1p", n.op("Exp", n.op("Sub", n.op("Minimum", a, b), top)))
+    return n.op("Select", n.op("Equal", top, -np.inf), top, n.op("Add", top, rest))

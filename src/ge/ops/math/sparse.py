@@ -7,26 +7,22 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import FLOATS, numpy_dtype
-from ge.ir.values import desc_of
+from ge.ops.math.checks import in_range
 from ge.ops.plugins import Node, Results, Unsupported, plugin
-from ge.ops.tensor.gather_scatter import indices_tf
+from ge.ops.tensor.gather_scatter import nd_indices
 
 
 def _spread(n: Node, places: int, values: int, shape: list[int], empty: Any, reduction: str = "none") -> Any:
     """The dense form of a sparse tensor; `empty` fills the rest."""
-    spots = (
-        n.inputs[places] if n.desc(places).dtype == "int64" else n.op("Cast", n.inputs[places], to="int64")
-    )
     whole = n.op(
         "BroadcastTo", n.builder.constant(np.asarray(empty, numpy_dtype(n.desc(values).dtype))), shape=shape
     )
-    return n.op("ScatterNd", whole, spots, n.inputs[values], reduction=reduction)
+    return n.op("ScatterNd", whole, nd_indices(n, places, shape), n.inputs[values], reduction=reduction)
 
 
 @plugin(tensorflow="SparseTensorDenseAdd")
 def _sparse_dense_add(n: Node) -> Results:
-    spots = n.inputs[0] if n.desc(0).dtype == "int64" else n.op("Cast", n.inputs[0], to="int64")
-    return n.op("ScatterNd", n.inputs[3], spots, n.inputs[1], reduction="add")
+    return n.op("ScatterNd", n.inputs[3], nd_indices(n, 0, n.desc(3).shape), n.inputs[1], reduction="add")
 
 
 _CWISE = {"SparseDenseCwiseAdd": "Add", "SparseDenseCwiseMul": "Mul", "SparseDenseCwiseDiv": "Div"}
@@ -37,7 +33,7 @@ def _sparse_dense_cwise(n: Node) -> Results:
     """The values of a sparse tensor combined with the elements of a dense one at the same positions."""
     shape = n.ints(2, "the shape of the sparse operand")
     dense = n.op("BroadcastTo", n.inputs[3], shape=shape)
-    return n.op(_CWISE[n.type], n.inputs[1], n.op("GatherNd", dense, n.inputs[0]))
+    return n.op(_CWISE[n.type], n.inputs[1], n.op("GatherNd", dense, nd_indices(n, 0, shape)))
 
 
 @plugin(tensorflow=["SparseReduceSum", "SparseReduceMax"])
@@ -53,14 +49,17 @@ def _sparse_reduce(n: Node) -> Results:
     most = n.op("ReduceMax", _spread(n, 0, 1, shape, least), axes=axes, keepdims=keep)
     ones = n.op("BroadcastTo", n.builder.constant(np.float32(1)), shape=n.desc(1).shape)
     blank = n.op("BroadcastTo", n.builder.constant(np.float32(0)), shape=shape)
-    hits = n.op("ReduceMax", n.op("ScatterNd", blank, n.inputs[0], ones), axes=axes, keepdims=keep)
+    hits = n.op(
+        "ReduceMax", n.op("ScatterNd", blank, nd_indices(n, 0, shape), ones), axes=axes, keepdims=keep
+    )
     return n.op("Select", n.op("Greater", hits, 0.0), most, np.zeros((), kind))
 
 
 @plugin(tensorflow=["SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SparseSegmentSqrtNGrad"])
 def _sparse_segment_gradient(n: Node) -> Results:
     """Each row gets the gradients of its segments, scaled as in the forward operator."""
-    ids, rows = n.op("Cast", n.inputs[2], to="int64"), n.ints(3, "the number of rows")[0]
+    rows = n.ints(3, "the number of rows")[0]
+    ids = in_range(n.builder, n.op("Cast", n.inputs[2], to="int64"), n.desc().shape[:1], "segment_ids")
     grad: Any = n.inputs[0]
     kind, row = numpy_dtype(n.desc().dtype), list(n.desc().shape[1:])
     if not n.type.startswith("SparseSegmentSum"):
@@ -74,8 +73,8 @@ def _sparse_segment_gradient(n: Node) -> Results:
         grad = n.op("Div", grad, n.op("Reshape", divisor, shape=[n.desc().shape[0], *[1] * len(row)]))
     parts = n.op("Gather", grad, ids, axis=0)
     start = n.op("BroadcastTo", n.builder.constant(np.zeros((), kind)), shape=[rows, *row])
-    spots = n.op("Reshape", indices_tf(n, 1), shape=[n.desc(1).size, 1])
-    spots = spots if desc_of(spots).dtype == "int64" else n.op("Cast", spots, to="int64")
+    spots = in_range(n.builder, n.op("Cast", n.inputs[1], to="int64"), [rows])
+    spots = n.op("Reshape", spots, shape=[n.desc(1).size, 1])
     return n.op("ScatterNd", start, spots, parts, reduction="add")
 
 
@@ -90,5 +89,7 @@ def _in_place_rows(n: Node) -> Results:
     if not n.desc(1).rank:
         raise Unsupported(f"{n.type} of the whole tensor", "use tf.tensor_scatter_nd_update")
     rows: Any = n.op("Neg", n.inputs[2]) if n.type == "InplaceSub" else n.inputs[2]
-    spots = n.op("Reshape", n.op("Cast", n.inputs[1], to="int64"), shape=[n.desc(1).size, 1])
+    # TensorFlow counts in circles here.
+    spots = n.op("Mod", n.op("Cast", n.inputs[1], to="int64"), n.desc().shape[0])
+    spots = n.op("Reshape", spots, shape=[n.desc(1).size, 1])
     return n.op("ScatterNd", n.inputs[0], spots, rows, reduction=_IN_PLACE[n.type])

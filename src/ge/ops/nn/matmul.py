@@ -15,6 +15,7 @@ from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, Stack, Stacked, aligned_part, joined_rows
+from ge.ops.math.checks import in_range
 from ge.ops.math.reduce import widened
 from ge.ops.nn.post_ops import apply_post_ops
 from ge.ops.nn.quantise import integer_matmul
@@ -302,13 +303,20 @@ def _fused_matmul(n: Node) -> Results:
 
 @plugin(tensorflow="SparseTensorDenseMatMul")
 def _sparse_matmul(n: Node) -> Results:
-    """The sparse operand is densified first: its positions are data, its shape is known."""
+    """Rows of the dense operand, times the elements, added up: what is absent does not meet NaN or infinities."""
+    shape = n.ints(2, "the shape of the sparse operand")
+    count, row, column = n.desc(0).shape[0], *((1, 0) if n.attr("adjoint_a", False) else (0, 1))
+    places = in_range(n.builder, n.op("Cast", n.inputs[0], to="int64"), shape)
+    rows, columns = (n.op("Slice", places, starts=[0, i], ends=[count, i + 1]) for i in (row, column))
+    swapped = bool(n.attr("adjoint_b", False))
+    dense = _with_axes_swapped(n, 3) if swapped else n.inputs[3]
+    width = n.desc(3).shape[0 if swapped else 1]
+    read = n.op("Gather", dense, n.op("Reshape", columns, shape=[count]), axis=0)
+    terms = n.op("Mul", read, n.op("Reshape", n.inputs[1], shape=[count, 1]))
     zero = n.builder.constant(np.zeros((), numpy_dtype(n.desc(1).dtype)))
-    whole = n.op("BroadcastTo", zero, shape=n.ints(2, "the shape of the sparse operand"))
-    places = n.inputs[0] if n.desc(0).dtype == "int64" else n.op("Cast", n.inputs[0], to="int64")
-    dense = n.op("ScatterNd", whole, places, n.inputs[1], reduction="add")
-    flags = {"transpose_a": bool(n.attr("adjoint_a", False)), "transpose_b": bool(n.attr("adjoint_b", False))}
-    return n.op("MatMul", dense, n.inputs[3], **flags)
+    return n.op(
+        "ScatterNd", n.op("BroadcastTo", zero, shape=[shape[row], width]), rows, terms, reduction="add"
+    )
 
 
 # -- ATen ------------------------------------------------------------------------------------------------

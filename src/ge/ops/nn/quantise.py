@@ -593,7 +593,8 @@ def _dynamic_quantize(n: Node) -> Results:
 
 
 def _fake_range(n: Node, index: int) -> tuple[Any, Any, Any, Any, Any]:
-    """The range from inputs or attributes; the same range shifted so that zero is a level; the step."""
+    """Whether the range (from inputs or attributes) is just zero; its ends, shifted so that zero is a level; the step;
+    the number of steps from zero to the lower end."""
     low, high = n.input(index), n.input(index + 1)
     if "Args" in n.type:
         low, high = (n.builder.constant(np.float32(n.attr(k, v))) for k, v in (("min", -6.0), ("max", 6.0)))
@@ -601,8 +602,9 @@ def _fake_range(n: Node, index: int) -> tuple[Any, Any, Any, Any, Any]:
     step = n.op("Div", n.op("Sub", high, low), float(most - least))
     place = n.op("Sub", float(least), n.op("Div", low, step))
     zero = n.op("Clip", n.op("Floor", n.op("Add", place, 0.5)), min=float(least), max=float(most))
-    bottom, top = (n.op("Mul", n.op("Sub", float(v), zero), step) for v in (least, most))
-    return low, high, bottom, top, step
+    steps = [n.op("Sub", float(v), zero) for v in (least, most)]
+    bottom, top = (n.op("Mul", s, step) for s in steps)
+    return n.op("And", n.op("Equal", low, 0.0), n.op("Equal", high, 0.0)), bottom, top, step, steps[0]
 
 
 @plugin(
@@ -610,11 +612,10 @@ def _fake_range(n: Node, index: int) -> tuple[Any, Any, Any, Any, Any]:
 )
 def _fake_quantised(n: Node) -> Results:
     """Round to one of 2 ** num_bits levels between min and max, shifted so that zero is one of them."""
-    low, high, bottom, top, step = _fake_range(n, 1)
-    inside = n.op("Minimum", n.op("Maximum", n.inputs[0], bottom), top)
-    level = n.op("Floor", n.op("Add", n.op("Div", n.op("Sub", inside, bottom), step), 0.5))
-    y = n.op("Add", n.op("Mul", level, step), bottom)
-    return n.op("Select", n.op("Equal", low, high), 0.0, y)
+    none, bottom, top, step, below = _fake_range(n, 1)
+    inside = n.op("Maximum", n.op("Minimum", n.inputs[0], top), bottom)
+    level = n.op("Floor", n.op("Add", n.op("Mul", n.op("Sub", inside, bottom), n.op("Div", 1.0, step)), 0.5))
+    return n.op("Select", none, 0.0, n.op("Mul", n.op("Add", level, below), step))  # zero stays exact
 
 
 def _levels(n: Node, bits: int, signed: bool) -> tuple[float, float]:
@@ -647,7 +648,7 @@ def _quantised_and_back(n: Node) -> Results:
         level = n.op("Floor", n.op("Add", scaled, 0.5))
     else:
         level = n.op("Round", scaled)
-    return n.op("Select", n.op("Greater", width, 0.0), n.op("Mul", level, width), 0.0)
+    return n.op("Select", n.op("LessEqual", width, 0.0), 0.0, n.op("Mul", level, width))
 
 
 def _range_tf(n: Node) -> tuple[float, float, float, float, float]:
@@ -707,19 +708,21 @@ def _dequantize_tf(n: Node) -> Results:
 def _fake_quantised_gradient(n: Node) -> Results:
     """Gradients pass inside the (shifted) range; those below and above go to its bounds."""
     g, x = n.inputs[0], n.inputs[1]
-    _, _, bottom, top, _ = _fake_range(n, 2)
-    return _passed_inside(n, g, x, bottom, top, [] if "PerChannel" not in n.type else [n.desc().rank - 1])
-
-
-def _passed_inside(n: Node, g: Any, x: Any, low: Any, high: Any, kept: Sequence[int]) -> Results:
-    """A gradient between two bounds and, for operators with bounds as inputs, the sums of what is outside."""
-    below, above = n.op("Less", x, low), n.op("Greater", x, high)
-    inside = n.op("Select", n.op("Or", below, above), 0.0, g)
+    none, low, high, _, _ = _fake_range(n, 2)
+    inside = n.op("Mul", g, n.op("Cast", n.op("Or", none, _is_inside(n, x, low, high)), to=n.desc().dtype))
     if "Args" in n.type:
         return inside
-    axes = [i for i in range(n.desc().rank) if i not in kept]
-    sums = [n.op("ReduceSum", n.op("Select", outside, g, 0.0), axes=axes) for outside in (below, above)]
-    return [inside, *sums]
+    axes = [i for i in range(n.desc().rank) if i != n.desc().rank - 1 or "PerChannel" not in n.type]
+    sides = (
+        n.op("Select", none, 0.0, n.op("Mul", g, n.op("Cast", outside, to=n.desc().dtype)))
+        for outside in (n.op("Less", x, low), n.op("Greater", x, high))
+    )
+    return [inside, *(n.op("ReduceSum", side, axes=axes) for side in sides)]
+
+
+def _is_inside(n: Node, x: Any, low: Any, high: Any) -> Any:
+    """Whether elements are between two bounds; NaN is not."""
+    return n.op("And", n.op("GreaterEqual", x, low), n.op("LessEqual", x, high))
 
 
 @plugin(tensorflow="QuantizeAndDequantizeV4Grad")
@@ -728,6 +731,6 @@ def _quantised_and_back_gradient(n: Node) -> Results:
     axis, rank = int(n.attr("axis", -1)), n.desc().rank
     shape = [n.desc().shape[i] if i == axis else 1 for i in range(rank)] if axis >= 0 else []
     low, high = (n.op("Reshape", n.inputs[i], shape=shape) for i in (2, 3))
-    below, above = n.op("Less", n.inputs[1], low), n.op("Greater", n.inputs[1], high)
+    inside = n.op("Cast", _is_inside(n, n.inputs[1], low, high), to=n.desc().dtype)
     nothing = [n.builder.constant(np.zeros(n.desc(i).shape, numpy_dtype(n.desc(i).dtype))) for i in (2, 3)]
-    return [n.op("Select", n.op("Or", below, above), 0.0, n.inputs[0]), *nothing]
+    return [n.op("Mul", n.inputs[0], inside), *nothing]

@@ -204,5 +204,6 @@ def _lin_space(n: Node) -> Results:
         return n.op("Reshape", start, shape=[1])
     dtype = numpy_dtype(n.desc().dtype)
     step = n.op("Div", n.op("Sub", stop, start), float(count - 1))
-    inner = n.op("Add", n.op("Mul", n.builder.constant(np.arange(count - 1, dtype=dtype)), step), start)
-    return n.op("Concat", inner, n.op("Reshape", stop, shape=[1]), axis=0)
+    inner = n.op("Add", n.op("Mul", n.builder.constant(np.arange(1, count - 1, dtype=dtype)), step), start)
+    ends = [n.op("Reshape", end, shape=[1]) for end in (start, stop)]
+    return n.op("Concat", ends[0], *([inner] if count > 2 else []), ends[1], axis=0)

@@ -29,10 +29,9 @@ def _matrix_band_part(n: Node) -> Results:
 def _diag(n: Node) -> Results:
     """A tensor's elements on the diagonal of one of twice its rank."""
     shape, size = list(n.desc().shape), n.desc().size
-    eye = n.builder.constant(np.eye(size, dtype=numpy_dtype(n.desc().dtype)))
-    return n.op(
-        "Reshape", n.op("Mul", eye, n.op("Reshape", n.inputs[0], shape=[size])), shape=[*shape, *shape]
-    )
+    eye, zero = np.eye(size, dtype=bool), np.zeros((), numpy_dtype(n.desc().dtype))
+    row = n.op("Reshape", n.inputs[0], shape=[size])
+    return n.op("Reshape", n.op("Select", n.builder.constant(eye), row, zero), shape=[*shape, *shape])
 
 
 @plugin(tensorflow="DiagPart")

@@ -534,14 +534,12 @@ def _dynamic_stitch(n: Node) -> Results:
 
 @plugin(tensorflow="Bucketize")
 def _bucketize(n: Node) -> Results:
-    """The number of boundaries not above each element."""
+    """The number of boundaries not above each element; NaN is behind all of them."""
     bounds = np.asarray(n.attr("boundaries", []), np.float32)
     x = n.inputs[0] if n.desc().dtype in FLOATS else n.op("Cast", n.inputs[0], to="float32")
     shape = [*n.desc().shape, 1]
-    above = n.op(
-        "GreaterEqual", n.op("Reshape", x, shape=shape), n.builder.constant(bounds, dtype=_type_of(x))
-    )
-    return n.op("ReduceSum", n.op("Cast", above, to="int32"), axes=[-1])
+    below = n.op("Less", n.op("Reshape", x, shape=shape), n.builder.constant(bounds, dtype=_type_of(x)))
+    return n.op("ReduceSum", n.op("Cast", n.op("Not", below), to="int32"), axes=[-1])
 
 
 def _type_of(value: Any) -> str:
@@ -569,20 +567,25 @@ def _in_top_k(n: Node) -> Results:
 
 @plugin(tensorflow=["Bincount", "DenseBincount"])
 def _bincount(n: Node) -> Results:
-    """The count, or total weight, of each number; larger numbers are ignored."""
+    """The count, or total weight, of each number; larger numbers are ignored, negative ones are errors."""
     size = n.ints(1, "the size")[0]
+    text = "Input must be non-negative: {what}{place} = {value}"
+    numbers = in_range(n.builder, n.inputs[0], [np.iinfo(np.int64).max], "in", message=text)
     shape = n.desc().shape
     weights = n.inputs[2] if n.desc(2).size else None
     dtype = n.desc(2).dtype
     hits = n.op(
         "OneHot",
-        n.inputs[0],
+        numbers,
         np.asarray(1, numpy_dtype(dtype)),
         np.asarray(0, numpy_dtype(dtype)),
         depth=size,
     )
     if weights is not None and not n.attr("binary_output", False):
-        hits = n.op("Mul", hits, n.op("Reshape", weights, shape=[*shape, 1]))
+        zero = np.zeros((), numpy_dtype(dtype))
+        hits = n.op(
+            "Select", n.op("Cast", hits, to="bool"), n.op("Reshape", weights, shape=[*shape, 1]), zero
+        )
     if bool(n.attr("binary_output", False)):
         return n.op("ReduceMax", hits, axes=[len(shape) - 1])
     return n.op(
@@ -597,7 +600,7 @@ def _sparse_to_dense(n: Node) -> Results:
     shape = n.ints(1, "the shape")
     indices = n.op("Cast", n.inputs[0], to="int64")
     count = n.desc(0).shape[0] if n.desc(0).rank else 1
-    indices = n.op("Reshape", indices, shape=[count, len(shape)])
+    indices = in_range(n.builder, n.op("Reshape", indices, shape=[count, len(shape)]), shape)
     values = n.op("BroadcastTo", n.inputs[2], shape=[count])
     return n.op("ScatterNd", n.op("BroadcastTo", n.inputs[3], shape=shape), indices, values)
 
@@ -621,6 +624,11 @@ def _histogram(n: Node) -> Results:
     x = n.op("Cast", n.op("Reshape", n.inputs[0], shape=[n.desc().size]), to="float64")
     part = n.op("Floor", n.op("Div", n.op("Sub", x, low), (high - low) / bins))
     place = n.op("Cast", n.op("Clip", part, min=0.0, max=float(bins - 1)), to="int64")
+    if n.desc().dtype in FLOATS:
+        odd = n.op("Cast", n.op("IsNan", x), to="int64")
+        place = n.op(
+            "Add", place, in_range(n.builder, odd, [1], message="Histogram values must not contain NaN")
+        )
     kind = numpy_dtype(str(n.attr("dtype", "int32")))
     hits = n.op("OneHot", place, np.asarray(1, kind), np.asarray(0, kind), depth=bins)
     return n.op("ReduceSum", hits, axes=[0])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.types import numpy_dtype
+from ge.ops.math.checks import in_range
 from ge.ops.plugins import Node, Results, plugin
 
 
@@ -32,11 +33,19 @@ def _rank_tf(n: Node) -> Results:
 
 @plugin(tensorflow="InvertPermutation")
 def _invert_permutation(n: Node) -> Results:
-    if n.maybe_const(0) is None:
-        places = n.builder.constant(np.arange(n.desc().size, dtype=numpy_dtype(n.desc().dtype)))
-        spots = n.op("Reshape", n.op("Cast", n.inputs[0], to="int64"), shape=[n.desc().size, 1])
-        return n.op("ScatterNd", n.op("Mul", places, 0), spots, places)
-    return n.builder.constant(np.argsort(n.const(0, "the permutation")).astype(numpy_dtype(n.desc().dtype)))
+    size, dtype = n.desc().size, numpy_dtype(n.desc().dtype)
+    known = n.maybe_const(0)
+    if known is not None and np.array_equal(np.sort(known), np.arange(size)):
+        return n.builder.constant(np.argsort(known).astype(dtype))
+    spots = in_range(n.builder, n.op("Cast", n.inputs[0], to="int64"), [size], "x")
+    spots = n.op("Reshape", spots, shape=[size, 1])
+    zeros, ones = (n.builder.constant(np.full(size, v, dtype)) for v in (0, 1))
+    hits = n.op("ScatterNd", zeros, spots, ones, reduction="add")
+    hits = in_range(n.builder, hits, [2], message="{place} is duplicated in the input")
+    inverse = n.op("ScatterNd", zeros, spots, n.builder.constant(np.arange(size, dtype=dtype)))
+    return n.op(
+        "Sub", n.op("Add", inverse, hits), ones
+    )  # the number of hits is one, once the check has passed
 
 
 @plugin(tensorflow="ConcatOffset")
