@@ -1,1 +1,1 @@
-"""The command line `tf-adapter`: this package imports no framework, so that help and completion are instant."""
+"""The command line `tf-adapter`. Imports no framework, so that help and completion are instant."""

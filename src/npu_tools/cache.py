@@ -1,6 +1,6 @@
-"""`tf-adapter cache`: what compiles and measurements have left on disk, and removing it.
+"""`tf-adapter cache`: lists and removes compiled code and measurements on disk.
 
-Only files whose place and name say that this project wrote them are listed and removed; links are not followed.
+Only files whose path and name identify them as this project's are listed and removed; links are not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from npu_tools.outcome import Failure, Misuse, console, print_json
 
 __all__ = ["KINDS", "Entry", "app", "entries"]
 
-# What each kind is, and where its files are below a cache folder.
+# Description of each kind, and the pattern of its files below a cache folder.
 KINDS = {
     "models": ("compiled models", re.compile(r"[0-9a-f]{2}/[0-9a-f]{48}\.om")),
     "kernels": ("generated kernels", re.compile(r"kernels/[0-9a-f]{64}")),
@@ -31,9 +31,7 @@ KINDS = {
 }
 _SECONDS_A_DAY = 86400
 
-app = typer.Typer(
-    no_args_is_help=True, help="List or clear what compiles and measurements have left on disk."
-)
+app = typer.Typer(no_args_is_help=True, help="List or clear compiled code and measurements on disk.")
 
 _Folder = Annotated[
     Path | None,
@@ -49,7 +47,7 @@ _Days = Annotated[float, typer.Option("--older", min=0, help="Only what was not 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of a cache."""
+    """A cached file."""
 
     path: Path
     kind: str
@@ -58,7 +56,7 @@ class Entry:
 
 
 def folders(given: Path | None) -> list[Path]:
-    """The cache folders that exist."""
+    """The existing cache folders."""
     from npu_runtime.environment import cache_folder
 
     if given is not None and not given.is_dir():
@@ -69,7 +67,7 @@ def folders(given: Path | None) -> list[Path]:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """The files of a cache folder, in order of their names."""
+    """The files of a cache folder, sorted by name."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not path.is_file():
             continue
@@ -109,7 +107,7 @@ def list_files(
     files: Annotated[bool, typer.Option("--files", help="List every file.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what is kept: kinds, files, sizes."""
+    """List cached files by kind, with count and size."""
     found = _chosen(folder, kind, older)
     if json:
         listed = [
@@ -156,7 +154,7 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON; needs --yes.")] = False,
 ) -> None:
-    """Remove what is kept; the next run compiles or measures it again."""
+    """Remove cached files; the next run compiles or measures again."""
     found = _chosen(folder, kind, older)
     total = sum(entry.nbytes for entry in found)
     if json and not yes:

@@ -1,4 +1,4 @@
-"""Reads the files of counters that processes on NPUs publish (native/core/activity.h has their layout)."""
+"""Reads the counter files that processes on NPUs publish (layout: native/core/activity.h)."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Process:
 
 @dataclass(frozen=True)
 class Rates:
-    """What `top` shows of a process: what happened since the last look, or since the first where there is one."""
+    """Rates shown by `top` for a process, since the previous sample or since the start."""
 
     pid: int
     command: str
-    steps_per_second: float  # runs of the program that takes the most time
-    busy: float  # share of the time in programs; above 1 with several NPUs or threads
+    steps_per_second: float  # runs of the most expensive program
+    busy: float  # share of time in programs; above 1 with several NPUs or threads
     memory: int
     peak: int
     limit: int
@@ -67,7 +67,7 @@ class Rates:
 
 
 def read_all(folder: Path) -> list[Process]:
-    """The processes that publish counters in a folder, in order of their numbers; others' files are passed over."""
+    """The processes that publish counters in a folder, by process id; skips other users' files."""
     from npu_runtime.activity import is_running
 
     if not folder.is_dir():
@@ -124,7 +124,7 @@ def _command(pid: int) -> str:
 
 
 def rates(before: Process | None, now: Process) -> Rates:
-    """What a process did between two looks."""
+    """Rates of a process between two samples."""
     then, sample = before.sample if before else None, now.sample
     seconds = sample.when - then.when if then else 0.0
     old = then.programs if then else {}

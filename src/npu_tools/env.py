@@ -1,4 +1,4 @@
-"""`tf-adapter env`: versions, machine, devices, memory and settings, and what is wrong with them."""
+"""`tf-adapter env`: versions, machine, devices, memory and settings, and problems with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about the environment that a user should know; an error keeps models from running."""
+    """A problem with the environment; errors prevent models from running."""
 
     severity: str  # "error" | "warning" | "note"
     text: str
@@ -36,7 +36,7 @@ class Finding:
 
 @app.command()
 def env(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show versions, processor, devices, memory and settings, and what is wrong with them.
+    """Show versions, processor, devices, memory and settings, and problems with them.
 
     Exit status 1: models cannot run here, or a setting has no effect.
     """
@@ -67,7 +67,7 @@ def _show(facts: dict[str, Any], found: list[Finding]) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Facts by name; those of the native runtime are left out where it cannot be loaded (`findings` says why)."""
+    """Facts by name, without those of the native runtime if it cannot be loaded (`findings` says why)."""
     if _runtime_fault():
         return {"tf-adapter": _version("tf-adapter") or "source"}
     import npu_runtime
@@ -95,7 +95,7 @@ def _version(package: str) -> str:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes of memory in all and available, from the kernel."""
+    """Total and available bytes of memory, from the kernel."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines if line.split()[1:]}
     return sizes["MemTotal"], sizes["MemAvailable"]
@@ -113,7 +113,7 @@ def _runtime_fault() -> str:
 
 
 def findings() -> Iterator[Finding]:
-    """Everything that is wrong or worth knowing, errors first."""
+    """All findings, errors first."""
     if fault := _runtime_fault():
         yield Finding("error", fault)
         return
@@ -187,5 +187,5 @@ def _resources() -> Iterator[Finding]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists."""
+    """The folder or its nearest existing ancestor."""
     return folder if folder.exists() else _existing(folder.parent)

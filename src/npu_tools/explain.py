@@ -1,4 +1,4 @@
-"""`tf-adapter explain`: which operators of a model file or script run on the NPU, which on the host, and why."""
+"""`tf-adapter explain`: shows which operators of a model file or script run on the NPU, which on the host, and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def explain(
 ) -> None:
     """Show which operators of a model file or script run on the NPU, which on the host, and why.
 
-    A script is run once, on the NPU; the exit status is its own where it fails.
+    A script runs once on the NPU; if it fails, its exit status is returned.
     """
     if not subject.exists():
         raise Failure(f"there is no file '{subject}'", "give a model file, a SavedModel folder or a script")

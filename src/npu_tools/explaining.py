@@ -1,4 +1,4 @@
-"""Watches a script for `tf-adapter explain`: what was compiled, what ran on the host, and why."""
+"""Observes a script for `tf-adapter explain`: what was compiled, what ran on the host, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMED = 8
 
 @contextlib.contextmanager
 def watch(framework: str, result: Path) -> Iterator[None]:
-    """Write the parts of a script's run as JSON when it has ended."""
+    """Write the parts of a script's run as JSON when it ends."""
     watcher = {"tensorflow": _tensorflow, "tensorflow1": _version1, "torch": _torch}.get(framework, _nothing)
     with watcher() as parts:
         try:
@@ -28,7 +28,7 @@ def watch(framework: str, result: Path) -> Iterator[None]:
 
 
 def _part(name: str, npu: int, host: Iterable[tuple[str, str, str, str]], **rest: Any) -> Part:
-    """A part from the (operator, reason, remedy, node) of what is on the host."""
+    """Build a part from the (operator, reason, remedy, node) rows of the host."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for operator, reason, remedy, node in host:
         row = rows.setdefault(
@@ -42,7 +42,7 @@ def _part(name: str, npu: int, host: Iterable[tuple[str, str, str, str]], **rest
 
 
 def from_model(model: Any) -> Part:
-    """The part that a compiled model file is: all of it is on the NPU, by engine."""
+    """Build the part of a compiled model file: all nodes are on the NPU, by engine."""
     import ge
 
     explanation = ge.explain(model)

@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "Row", "app", "main"]
 
 @dataclass(frozen=True)
 class Row:
-    """A command: the module that has its `app`, and the line that help shows."""
+    """A command: the module with its `app`, and its line in the help."""
 
     module: str
     text: str
@@ -31,11 +31,11 @@ class Row:
 COMMANDS = {
     "check": Row(
         "npu_tools.check.command",
-        "Work through the migration guide for a script or model file; write a report.",
+        "Check a script or model file against the migration guide and write a report.",
     ),
     "env": Row(
         "npu_tools.env",
-        "Show versions, processor, devices, memory and settings, and what is wrong with them.",
+        "Show versions, processor, devices, memory and settings, and problems with them.",
     ),
     "explain": Row(
         "npu_tools.explain",
@@ -43,22 +43,22 @@ COMMANDS = {
     ),
     "port": Row(
         "npu_tools.port.command",
-        "Turn scripts for GPUs, and plain ones, into scripts for the NPU, where a change is needed at all.",
+        "Port GPU and CPU scripts to the NPU; change only what is necessary.",
     ),
     "profile": Row(
         "npu_tools.profile",
-        "Show where the time of a script goes: a timeline, times of operators and kernels, a roofline.",
+        "Profile a script: a timeline, times of operators and kernels, a roofline.",
     ),
     "top": Row(
         "npu_tools.top",
-        "Show the processes that use NPUs: steps a second, device memory, calls on the host, compiles.",
+        "Show the processes that use NPUs: steps per second, device memory, host calls, compiles.",
     ),
-    "cache": Row("npu_tools.cache", "List or clear what compiles and measurements have left on disk."),
+    "cache": Row("npu_tools.cache", "List or clear compiled code and measurements on disk."),
 }
 
 
 class _Lazy(TyperGroup):
-    """A group whose commands are listed from the table and imported when one is called or completed."""
+    """A group that lists its commands from the table and imports one when it is called or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_engine(error: Exception) -> Failure:
-    """The failure that an error of the Graph Engine is; anything else is a fault of the command and is raised."""
+    """Convert an error of the Graph Engine to a Failure; re-raise anything else, a fault of the command."""
     from ge.errors import GeError
 
     if not isinstance(error, GeError):

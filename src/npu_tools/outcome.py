@@ -1,4 +1,4 @@
-"""How commands end: exit statuses that scripts can rely on, failures with a remedy, JSON or a table on the output."""
+"""How commands end: exit statuses, failures with a remedy, output as JSON or a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Exit", "Failure", "Misuse", "console", "print_json", "report"]
 
 
 class Exit(enum.IntEnum):
-    """What an exit status means, for every command."""
+    """Exit statuses of all commands."""
 
     DONE = 0
     FOUND = 1  # `env` found a fault, `port --check` a change
@@ -24,7 +24,7 @@ class Exit(enum.IntEnum):
 
 
 class Failure(Exception):
-    """A command cannot do what it was asked: the cause, and what to do about it."""
+    """A command failed: the cause and the remedy."""
 
     status = Exit.FAILED
 
@@ -34,13 +34,13 @@ class Failure(Exception):
 
 
 class Misuse(Failure):
-    """An option has a value that does not exist."""
+    """An option has an invalid value."""
 
     status = Exit.USAGE
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of the width and colours of the terminal; plain text where the output is not one."""
+    """A console with the terminal's width and colours; plain text if the output is not a terminal."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False)
@@ -58,6 +58,6 @@ def report(failure: Failure) -> Exit:
 
 
 def print_json(data: Any) -> None:
-    """Data for another program."""
+    """Print data as JSON for other programs."""
     json.dump(data, sys.stdout, indent=1, allow_nan=False)
     print()

@@ -1,4 +1,4 @@
-"""`tf-adapter profile`: where the time of a script goes, kernel by kernel."""
+"""`tf-adapter profile`: profiles a script down to single kernels."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def profile(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where the time of a script goes: a timeline, times of operators and kernels, a roofline.
+    """Profile a script: a timeline, times of operators and kernels, a roofline.
 
-    Writes trace.json (for https://ui.perfetto.dev), profile.html and profile.json. The exit status is the script's own
-    where it fails.
+    Writes trace.json (for https://ui.perfetto.dev), profile.html and profile.json. If the script fails, its exit
+    status is returned.
     """
     from npu_tools.profile_data import Profile, trace_events
     from npu_tools.profile_page import page

@@ -1,4 +1,4 @@
-"""What a recording says: time by kernel and by operator, rates against the machine's roof, a trace for Perfetto."""
+"""Evaluates a recording: time by kernel and operator, rates relative to the roofline, a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = "tf-adapter-profile/1"
 
 @dataclass(frozen=True)
 class Kernel:
-    """A task of a program over all of its calls; flops and bytes are those of one call."""
+    """A task of a program, over all its calls; flops and bytes are per call."""
 
     program: str
     name: str
@@ -36,17 +36,17 @@ class Kernel:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte of memory traffic."""
+        """Operations per byte of memory traffic."""
         return self.flops / self.nbytes if self.nbytes else 0.0
 
     @property
     def operator(self) -> str:
-        """The operators that the kernel computes."""
+        """Operators computed by the kernel."""
         return operators_of(self.name, self.kind)
 
     @property
     def runs_as(self) -> str:
-        """The implementation, or the kind of the task where it has only one."""
+        """The implementation, or the task kind if there is only one."""
         return self.implementation or self.kind
 
 
@@ -65,7 +65,7 @@ _SAME = ("name", "engine", "kind", "implementation", "dtype", "calls", "seconds"
 
 @dataclass(frozen=True)
 class Profile:
-    """A recording, summed up."""
+    """Summary of a recording."""
 
     framework: str
     target: str
@@ -104,14 +104,14 @@ class Profile:
         )
 
     def roof(self, kernel: Kernel) -> float:
-        """The share of what the machine could do for this kernel: by arithmetic or by memory, whichever limits it."""
+        """Share of the roofline that this kernel reaches."""
         if not kernel.seconds:
             return 0.0
         least = max(kernel.flops / self.flops_roof, kernel.nbytes / self.bytes_roof) * kernel.calls
         return least / kernel.seconds
 
     def operators(self) -> list[tuple[str, str, int, float]]:
-        """Engine, operator, calls and seconds of each kind of kernel, the longest first."""
+        """Engine, operator, calls and seconds by kind of kernel, most expensive first."""
         found: dict[tuple[str, str], tuple[int, float]] = {}
         for kernel in self.kernels:
             calls, seconds = found.get((kernel.engine, kernel.operator), (0, 0.0))

@@ -99,7 +99,7 @@ def _kernel_row(profile: Profile, kernel: Kernel) -> list[str | tuple[str, float
 
 
 def _roofline(profile: Profile, styles: Mapping[str, str]) -> str:
-    """Rate over intensity, both logarithmic; a circle a kernel, its area by its time."""
+    """Rate over intensity, both logarithmic; one circle per kernel with area proportional to its time."""
     points = [k for k in profile.kernels if k.flops > 0 and k.nbytes > 0 and k.seconds > 0][:_MOST_ROWS]
     ridge = profile.flops_roof / profile.bytes_roof
     values = [k.intensity for k in points]
@@ -166,7 +166,7 @@ def _powers(low: float, high: float) -> range:
 
 
 def _timeline(recorded: dict[str, Any], styles: Mapping[str, str]) -> str:
-    """Kernels and calls on the host, the longest where there are too many."""
+    """Kernels and host calls; only the longest if there are too many."""
     programs = {program["number"]: program for program in recorded["programs"]}
     spans: list[Span] = []
     for number, index, thread, start, end in recorded["spans"]:

@@ -1,4 +1,4 @@
-"""Watches a script for `tf-adapter profile`: the tasks of every run, framework calls, calls on the host."""
+"""Observes a script for `tf-adapter profile`: the tasks of every run, framework calls, host calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ge.distributions import ascend
 
 __all__ = ["program_tasks", "watch"]
 
-MOST_SPANS = 300_000  # in the timeline; times by kernel count all
+MOST_SPANS = 300_000  # in the timeline; kernel times include all
 
 
 @contextlib.contextmanager
 def watch(framework: str, result: Path) -> Iterator[None]:
-    """Record the runs of a script and write them as JSON when it has ended."""
+    """Record the runs of a script and write them as JSON when it ends."""
     import npu_runtime
 
     npu_runtime.set_recording(True)
@@ -34,7 +34,7 @@ def watch(framework: str, result: Path) -> Iterator[None]:
 
 
 def _time_calls(framework: str) -> None:
-    """Have TensorFlow's calls timed; its door is opened first, which sets the timeline as its options say."""
+    """Enable timing of TensorFlow's calls, after loading its front door, which resets the timeline from its options."""
     if not framework.startswith("tensorflow"):
         return
     if framework == "tensorflow1":
@@ -76,7 +76,7 @@ def _program(
 def program_tasks(
     number: int, name: str, runs: int, nanoseconds: int, calls: list[int], self_times: list[int]
 ) -> list[dict[str, Any]]:
-    """The tasks of a recorded program, with their calls and the seconds of all of these together."""
+    """Tasks of a recorded program, with calls and total seconds."""
     from ge.profile import recorded_tasks
 
     del name, runs, nanoseconds

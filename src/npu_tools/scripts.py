@@ -1,9 +1,9 @@
-"""Scripts of users on the NPU: which framework one is written for, and a process that runs it.
+"""Detects the framework of a user's script and runs it on the NPU in a child process.
 
     python -m npu_tools.scripts FRAMEWORK TASK RESULT SCRIPT ARGUMENTS...
 
-runs a script as `python SCRIPT ARGUMENTS` would, on the NPU, while a task of `_TASKS` watches; the task writes RESULT
-when the script has ended, however it ended. The exit status is the script's own.
+runs a script on the NPU as `python SCRIPT ARGUMENTS` would, observed by a task of `_TASKS`, which writes RESULT when
+the script ends, successfully or not. The exit status is the script's own.
 """
 
 from __future__ import annotations
@@ -48,17 +48,16 @@ _VERSION1_NAMES = frozenset(
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a watched script ended; `result` is what the task wrote, None where it could not."""
+    """Outcome of an observed script; `result` is the task's output, None if it failed."""
 
     status: int
     result: bytes | None
 
 
 def framework_of(script: Path) -> str:
-    """The framework that a script and the modules beside it import, by their text; "none" where there is none.
+    """Framework imported by a script and the modules beside it; "none" if there is none.
 
-    TensorFlow wins where there are both. A script that imports TensorFlow is one of version 1 where it makes sessions,
-    placeholders or estimators' graphs.
+    TensorFlow takes precedence; a script counts as version 1 if it uses sessions, placeholders or estimators.
     """
     used = {framework_of_tree(tree) for tree in _sources(script)}
     return next((name for name in ("tensorflow1", "tensorflow", "torch") if name in used), "none")
@@ -105,7 +104,7 @@ def framework_of_tree(tree: ast.Module) -> str:
 
 
 def _uses_version1(tree: ast.Module) -> bool:
-    names = {"tf", "tensorflow", "tf1"}  # what a script calls TensorFlow
+    names = {"tf", "tensorflow", "tf1"}  # names for TensorFlow
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.asname for alias in node.names if alias.asname and alias.name == "tensorflow"}
@@ -129,9 +128,9 @@ def _member_of(owners: set[str], node: ast.Attribute) -> str:
 def run_watched(
     script: Path, arguments: Sequence[str], task: str, framework: str = "", *, quiet: bool = False
 ) -> Outcome:
-    """Run a script on the NPU in a process of its own, with the caller's input and output.
+    """Run a script on the NPU in a child process, with the caller's stdin and stdout.
 
-    quiet: what the script prints goes to the error output.
+    quiet: redirect the script's output to stderr.
     """
     if not script.is_file():
         raise Failure(f"there is no script '{script}'")
@@ -158,7 +157,7 @@ def run_watched(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script; returns the exit status where it does not end the process itself."""
+    """Run the script; returns the exit status unless the script ends the process."""
     framework, task, result, script, *rest = arguments
     watch: AbstractContextManager[Any] = importlib.import_module(_TASKS[task]).watch(framework, Path(result))
     with watch:

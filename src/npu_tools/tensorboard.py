@@ -1,6 +1,6 @@
-"""A profile in TensorBoard's forms: an XSpace for the profile plug-in, an event file for the graph plug-in.
+"""Exports a profile to TensorBoard: an XSpace for the profile plug-in, an event file for the graph plug-in.
 
-The messages are declared here as far as they are written, so that neither TensorFlow nor TensorBoard is needed.
+The required parts of the messages are declared here, so that neither TensorFlow nor TensorBoard is needed.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _describe(node: Any, task: Mapping[str, Any], kernel: Kernel | None) -> None
 
 
 def _scope(name: str) -> str:
-    """A name that TensorBoard takes as it is.
+    """A name that TensorBoard accepts unchanged.
 
     >>> _scope("MatMul+relu:dense/Relu"), _scope("AI Core")
     ('MatMul_relu/dense/Relu', 'AI_Core')
@@ -155,7 +155,7 @@ def _scope(name: str) -> str:
 
 
 def _unique(names: Iterable[str]) -> list[str]:
-    """Names with numbers where one comes again.
+    """Number repeated names.
 
     >>> _unique(["a", "b", "a"])
     ['a', 'b', 'a_1']
@@ -179,6 +179,6 @@ def event_file(graph: Any, when: float) -> bytes:
 
 
 def _entry(data: bytes) -> bytes:
-    """A record of a TFRecord file: length and data, each with its checksum."""
+    """A TFRecord record: length and data, each with its checksum."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", mask(crc32c(length))) + data + struct.pack("<I", mask(crc32c(data)))

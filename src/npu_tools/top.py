@@ -33,9 +33,9 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look once (over one interval) and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a look.")] = False,
 ) -> None:
-    """Show the processes that use NPUs: steps a second, device memory, calls on the host, compiles.
+    """Show the processes that use NPUs: steps per second, device memory, host calls, compiles.
 
-    Processes publish these counters themselves; NPU_TOP=0 keeps one from doing so. Ctrl-C ends it.
+    Processes publish these counters themselves, unless NPU_TOP=0 is set. Press Ctrl-C to quit.
     """
     from npu_runtime.activity import folder
     from npu_tools.counters import rates, read_all
@@ -84,7 +84,7 @@ def _live(seen: list[Process], interval: float, look: _Look) -> None:
 
 
 def _table(found: list[Rates], width: int) -> Table:
-    """A row a process; a narrow terminal shows the columns that matter most."""
+    """One row per process; narrow terminals show the most important columns."""
     from rich.table import Table
 
     rows = [_cells(rate) for rate in found]
@@ -104,7 +104,7 @@ def _table(found: list[Rates], width: int) -> Table:
     return table
 
 
-# Columns, and whether only a wide terminal has them.
+# Columns; True: only on wide terminals.
 _COLUMNS = {
     "PID": False, "steps/s": False, "busy": False, "memory": False, "peak": True, "host/s": False,
     "host calls": True, "compiles": False, "last compile": True, "command": False,

@@ -1,7 +1,7 @@
-"""`tf-adapter check`: works through the migration guide for a script or a model file, and writes a report.
+"""`tf-adapter check`: performs the checks of the migration guide on a script or model file and writes a report.
 
-The command (`command`) recognises what is checked (`subject`) and runs it twice in processes of their own (`session`,
-`processes`, `child`), in a copy of the user's folder (`scratch`), watched by hooks (`observe`, `recorder`). The records
-become one report (`assemble`), which is judged (`judge`, `rules`, `compare`) and drawn (`page`, `charts`). No framework
-is imported outside the processes.
+The command (`command`) identifies its subject (`subject`) and runs it twice in separate processes (`session`,
+`processes`, `child`), in a copy of the user's folder (`scratch`), observed by hooks (`observe`, `recorder`). The
+records are merged into one report (`assemble`), evaluated (`judge`, `rules`, `compare`) and rendered (`page`,
+`charts`). Only the child processes import frameworks.
 """

@@ -1,4 +1,4 @@
-"""From the records of two runs to the report: one JSON object whose schema is `SCHEMA` (docs/migration.md)."""
+"""Builds the report from the records of two runs: one JSON object with the schema `SCHEMA` (docs/migration.md)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 __all__ = ["EXACT", "SCHEMA", "assemble"]
 
 SCHEMA = "tf-adapter-check/1"
-EXACT = "float64 "  # names of results that were computed in float64
+EXACT = "float64 "  # prefix of results that were computed in float64
 _MOST_STEPS = 400
-_FEWEST_STEPS = 7  # that growth is told from
-RISING = 0.7  # share of the steps after which there is more memory than before, for it to grow
+_FEWEST_STEPS = 7  # needed to detect growth
+RISING = 0.7  # share of steps in which memory must rise to count as growth
 
 
 def assemble(
@@ -25,7 +25,7 @@ def assemble(
     outputs: Mapping[str, Mapping[str, np.ndarray]],
     extra: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The report without findings, figures and checklist, which `judge` adds."""
+    """Build the report without findings, figures and checklist, which `judge` adds."""
     plain, npu = runs.get("plain", {}), runs.get("npu", {})
     return {
         "schema": SCHEMA,
@@ -57,7 +57,7 @@ def assemble(
 
 
 def _batches(plain: list[dict[str, Any]], npu: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The batch sizes of the NPU run, with the time of the plain run where it was measured too."""
+    """Batch sizes of the NPU run, with the time of the plain run if it was measured."""
     known = {row["batch"]: row["seconds"] for row in plain if "seconds" in row}
     return [row | ({"plain_seconds": known[row["batch"]]} if row["batch"] in known else {}) for row in npu]
 
@@ -79,7 +79,7 @@ def _run(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main_series(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The series of steps that stands for a run."""
+    """The series of steps that represents a run."""
     chosen = record.get("main")
     return next((s for s in record.get("series", ()) if [s["kind"], s["name"]] == chosen), None)
 
@@ -92,7 +92,7 @@ def losses_of(record: Mapping[str, Any]) -> list[float]:
 
 
 def speed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Steps of a run: how many, the first one, the median of the later half, all of them in milliseconds."""
+    """Steps of a run: count, first, median of the later half, and all of them, in milliseconds."""
     series = main_series(record)
     if series is None or not series["steps"]:
         return {"steps": 0}
@@ -125,10 +125,10 @@ def _memory(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def growth(sizes: list[int]) -> float:
-    """Bytes that memory grows by in a step: the median slope of the later steps, 0 where too few are known.
+    """Memory growth in bytes per step: the median slope of the later steps; 0 if there are too few steps.
 
-    The median of all pairs ignores jumps: a compile, a garbage collection. Memory that rises now and then does not
-    grow with the steps.
+    The median of all pairs ignores jumps such as a compile or a garbage collection; memory that rises only now and
+    then does not count as growth.
 
     >>> growth([100, 100, 500, 500, 500, 500, 500, 500]), growth([0, 0, 0, 0, 90, 91, 91, 91, 120, 120])
     (0.0, 0.0)
@@ -150,9 +150,9 @@ def growth(sizes: list[int]) -> float:
 
 
 def compare_outputs(plain: Mapping[str, np.ndarray], npu: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Results of both runs, pair by pair; by name where both have the same names, else by position.
+    """Compare the results of both runs pairwise: by name if both have the same names, else by position.
 
-    Where the results are known in float64, a row says how far both are from it.
+    If float64 results are known, each row also has both errors against them.
     """
     exact = [array for name, array in npu.items() if name.startswith(EXACT)]
     npu = {name: array for name, array in npu.items() if not name.startswith(EXACT)}
@@ -176,7 +176,7 @@ def _difference(name: str, wanted: np.ndarray, found: np.ndarray) -> dict[str, A
 
 
 def errors(wanted: np.ndarray, found: np.ndarray) -> dict[str, Any]:
-    """How far an array is from another: relative in the 2-norm, greatest absolute, values that are not finite."""
+    """Error of an array: relative in the 2-norm, maximum absolute, number of non-finite values."""
     a, b = wanted.astype(np.float64).ravel(), found.astype(np.float64).ravel()
     same = np.isfinite(a) & np.isfinite(b)
     difference = np.abs(a[same] - b[same])

@@ -1,6 +1,6 @@
-"""The process that runs a script or model file once, watched: `python -m npu_tools.check.child REQUEST`.
+"""Child process that runs and observes a script or model file once: `python -m npu_tools.check.child REQUEST`.
 
-It writes `record.json` and `outputs.npz` into the folder of the request, also where the script fails or is interrupted.
+It writes `record.json` and `outputs.npz` into the request's folder, even if the script fails or is interrupted.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _PR_SET_PDEATHSIG = 1  # of Linux
 
 
 class _Late(Enough):
-    """The time for a run is over."""
+    """The run exceeded its time limit."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run what a request asks for; the status is 0 wherever a record was written."""
+    """Execute a request; exit status 0 if a record was written."""
     _end_with_parent()
     request = Request.load(arguments[0])
     if request.trial:
@@ -54,16 +54,16 @@ def main(arguments: list[str]) -> int:
     partial.rename(folder / "record.json")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # threads of the script must not keep the process
+    os._exit(0)  # threads of the script must not keep the process alive
 
 
 def _end_with_parent() -> None:
-    """A run does not outlive a check that was killed."""
+    """End this process when its parent is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_first() -> None:
-    """Where memory runs out, the system ends this process before any other."""
+    """Let the system kill this process first if memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 
@@ -90,7 +90,7 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
     except SystemExit as end:
         if end.code not in (None, 0):
             fault = {"type": "SystemExit", "message": str(end.code), "location": "", "traceback": ""}
-    except BaseException as error:  # what the script raised is a finding
+    except BaseException as error:  # an exception of the script is a finding
         fault = _fault(error, recorder.roots)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -110,7 +110,7 @@ def _run_script(request: Request) -> tuple[dict[str, Any], dict[str, np.ndarray]
 
 
 def _npus_used() -> int:
-    """The NPUs that this process has used; 0 where all work was done in others."""
+    """Number of NPUs that this process used; 0 if other processes did all the work."""
     import npu_runtime
 
     return sum(npu_runtime.memory_info(device)["peak"] > 0 for device in range(npu_runtime.device_count()))
@@ -122,9 +122,9 @@ def _too_late(number: int, frame: FrameType | None) -> None:
 
 
 def _finish(watcher: Any, record: dict[str, Any], side: str) -> None:
-    """Add what a watcher knows after the run; a fault in it or an interruption does not lose what was there before.
+    """Add the watcher's results after the run; an error or interruption keeps what was recorded before.
 
-    Of a run that was interrupted only what is known already is added, nothing further is measured.
+    After an interrupted run nothing further is measured.
     """
     try:
         if not record["interrupted"]:
@@ -138,7 +138,7 @@ def _finish(watcher: Any, record: dict[str, Any], side: str) -> None:
 
 
 def _fault(error: BaseException, roots: Roots) -> dict[str, Any]:
-    """An exception of the script with the innermost line of the user's."""
+    """Describe an exception of the script with the innermost line of user code."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if roots.owns(f.filename)]
     text = "".join(traceback.format_list(own) if own else traceback.format_list(frames[-3:]))

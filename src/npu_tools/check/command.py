@@ -1,4 +1,4 @@
-"""`tf-adapter check`: a script or model file through the migration guide, with a report."""
+"""`tf-adapter check`: checks a script or model file against the migration guide."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Work through the migration guide for a script or model file; write a report.
+    """Check a script or model file against the migration guide and write a report.
 
-    It runs plainly and on the NPU, and both are compared.
+    Runs it without and with the NPU and compares both.
 
-    Options stand before the script; what stands behind it belongs to the script. The script runs unmodified, for some
+    Options go before the script; arguments after it are passed to the script. The script runs unmodified, for a few
     steps, in a copy of its folder. Exit status: 0 done, 1 a rule of --fail-on holds, 3 the check itself failed,
-    130 interrupted (the report has what was measured until then).
+    130 interrupted (the report has everything measured until then).
     """
     from npu_tools.check import session
     from npu_tools.check.rules import parse_rules
@@ -118,7 +118,7 @@ def check(
 
 
 def _modes(text: str) -> tuple[str, ...]:
-    """Precision modes by name.
+    """Parse precision modes.
 
     >>> _modes("origin,force_fp16"), len(_modes("all"))
     (('must_keep_origin_dtype', 'force_fp16'), 6)
@@ -145,7 +145,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """Shapes by input.
+    """Parse shapes by input.
 
     >>> _shapes("x:1,3;y:2")
     {'x': (1, 3), 'y': (2,)}
@@ -160,7 +160,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 class _Progress:
-    """A bar for what each run does, with the time it has taken and is expected to take; only on a terminal."""
+    """Progress bars of the runs with elapsed and expected time; only on a terminal."""
 
     def __enter__(self) -> _Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -183,7 +183,7 @@ class _Progress:
         return self
 
     def show(self, name: str, phase: str, done: int, total: int) -> None:
-        """Bring the bar of a run up to date; what stands before it is done."""
+        """Update the bar of a run; earlier bars are complete."""
         words = {"plain": "without NPU", "npu": "on the NPU"}
         kind = f"{words.get(name, name)}: {phase.partition(' in ')[0]}"
         text = f"{words.get(name, name)}: {phase}"
@@ -202,7 +202,7 @@ class _Progress:
 
 
 def _print(report: dict[str, Any], written: tuple[Path, Path]) -> None:
-    """The summary for a terminal."""
+    """Print the summary on a terminal."""
     from rich.markup import escape
 
     screen = console()
@@ -219,12 +219,12 @@ def _print(report: dict[str, Any], written: tuple[Path, Path]) -> None:
     for rule in report["broken_rules"]:
         screen.print(f"[red]--fail-on[/] {escape(rule)}")
     if not report["complete"]:
-        screen.print("[yellow]interrupted:[/] the report has what was measured until then")
+        screen.print("[yellow]interrupted:[/] the report has everything measured until then")
     screen.print(f"report: {escape(str(written[0]))}\ndata:   {escape(str(written[1]))}")
 
 
 def _print_changes(screen: Any, changed: dict[str, Any] | None) -> None:
-    """What is new since the report of --compare."""
+    """Print the changes since the report of --compare."""
     from rich.markup import escape
 
     if changed is None:

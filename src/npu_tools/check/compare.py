@@ -1,4 +1,4 @@
-"""What changed since an older report: figures, findings, checklist, operators."""
+"""Compares with an older report: figures, findings, checklist, operators."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from npu_tools.outcome import Failure
 
 __all__ = ["changes", "load"]
 
-_CHANGED = 0.05  # relative change of a figure that is worth a row
+_CHANGED = 0.05  # smallest relative change that is reported
 _MORE_IS_BETTER = ("speedup",)
-_NOISE = {  # differences that mean nothing, whatever they are relative to
+_NOISE = {  # absolute differences below these are noise
     "input_share": 0.02,
     "memory_growth_kib": 32.0,
     "device_memory_share": 0.01,
@@ -25,7 +25,7 @@ _NEUTRAL = ("operators", "plain_step_ms", "plain_first_step_s", "plain_peak_memo
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A report that was written before; raises Failure for another file."""
+    """Load an earlier report; raises Failure for any other file."""
     try:
         data: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -35,12 +35,12 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else None
         raise Failure(f"{path} has the schema {found!r}, not {SCHEMA!r}", "check again with this version")
-    figures = data["figures"].items()  # "nan" and "inf" are no numbers of JSON
+    figures = data["figures"].items()  # JSON has no "nan" and "inf"
     return data | {"figures": {name: None if value is None else float(value) for name, value in figures}}
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The differences between two reports, as rows of old and new values."""
+    """Differences between two reports as rows of old and new values."""
     return {
         "since": old.get("started", ""),
         "figures": _figures(old["figures"], new["figures"]),
@@ -65,7 +65,7 @@ def _figures(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, A
 
 
 def _same(old: float | None, new: float | None, noise: float) -> bool:
-    """True if a figure has not changed by more than what varies from run to run.
+    """True if a figure changed by no more than run-to-run noise.
 
     >>> _same(1.0, 1.04, 0.0), _same(1e-7, 2e-7, 1e-5), _same(None, 1.0, 0.0), _same(math.nan, math.nan, 0.0)
     (True, True, False, True)
@@ -78,7 +78,7 @@ def _same(old: float | None, new: float | None, noise: float) -> bool:
 
 
 def _verdict(name: str, old: float | None, new: float | None) -> str:
-    """Whether a change is for the better; "changed" where that cannot be said.
+    """Verdict on a change: better, worse, or "changed" for neutral figures.
 
     >>> _verdict("speedup", 1.0, 2.0), _verdict("step_ms", 1.0, 2.0), _verdict("operators", 1.0, 2.0)
     ('better', 'worse', 'changed')
@@ -91,7 +91,7 @@ def _verdict(name: str, old: float | None, new: float | None) -> str:
 
 
 def _missing(here: list[Any], there: list[Any]) -> list[dict[str, Any]]:
-    """Findings of one list that the other does not have; lines may have moved."""
+    """Findings missing from the other list; line numbers are ignored."""
     known = {(f["id"], _kind(f["title"])) for f in there}
     return [f for f in here if (f["id"], _kind(f["title"])) not in known]
 

@@ -1,8 +1,8 @@
-"""The layers of a graph, where they run and how they are connected: what the report draws.
+"""The graph drawing of the report: layers, their placement and edges.
 
-1. Nodes of one scope, place and part are one layer. Scopes are shortened until there are few enough layers; if that is
-   not enough, neighbours in the order of the graph become one.
-2. Layers are in the order of their first nodes. An edge may point back: a layer can feed one that began before it.
+1. Nodes with the same scope, placement and part form one layer. Scopes are shortened until there are few enough layers;
+   if that does not suffice, neighbours in graph order are merged.
+2. Layers are ordered by their first nodes. An edge may point backwards, to a layer that began earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STORED = ("Const", "Constant", "ReadVariableOp", "VarHandleOp", "VariableV2")
 
 @dataclass(frozen=True)
 class DrawnNode:
-    """A node in the order of its graph: its inputs are names of nodes, `part` numbers the piece that runs it."""
+    """A node in graph order; inputs are node names, `part` is the number of the part that runs it."""
 
     name: str
     operator: str
@@ -91,7 +91,7 @@ def _keys(nodes: Sequence[DrawnNode]) -> list[Hashable]:
 
 
 def _joined(nodes: Sequence[DrawnNode], keys: Sequence[Hashable]) -> list[Hashable]:
-    """Variables and constants belong to the layer that reads them, where it is one, and on the same place."""
+    """Move variables and constants into the layer that reads them, if it is the only one and has the same placement."""
     readers: dict[str, set[int]] = {}
     for index, node in enumerate(nodes):
         for name in node.inputs:
@@ -107,7 +107,7 @@ def _joined(nodes: Sequence[DrawnNode], keys: Sequence[Hashable]) -> list[Hashab
 
 
 def _scope(node: str, depth: int) -> str:
-    """The layer of a node: its name without the last part, and without what is deeper.
+    """Layer of a node: its name without the last component, limited to a depth.
 
     >>> _scope("sequential_1/dense_1/MatMul", 9), _scope("a/b/c/d", 1), _scope("x", 9)
     ('sequential_1/dense_1', 'a', 'x')
@@ -126,7 +126,7 @@ def _common(group: Sequence[DrawnNode]) -> str:
 
 
 def of_graph(graph: Any, engine_of: Mapping[str, str]) -> dict[str, Any]:
-    """The drawing of a graph of the engine, under the names of the framework; `engine_of` knows engines of nodes."""
+    """Draw an engine graph under the framework's names; `engine_of` maps nodes to engines."""
     from ge.ir.facts import origin
 
     made: dict[str, DrawnNode] = {}
@@ -147,7 +147,7 @@ def of_graph(graph: Any, engine_of: Mapping[str, str]) -> dict[str, Any]:
 
 
 def of_plan(plan: Any) -> dict[str, Any]:
-    """The drawing of a compiled model: its tasks, under the names of the nodes that they stand for."""
+    """Draw a compiled model: its tasks under the names of their original nodes."""
     from npu_tools.profile_data import operators_of
 
     names: list[str] = []

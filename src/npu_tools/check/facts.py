@@ -1,4 +1,4 @@
-"""Facts about the machine and its settings, for the report, and what is wrong with them."""
+"""Facts about the machine and its settings for the report, and problems with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def facts() -> dict[str, Any]:
 
 
 def faults() -> list[dict[str, str]]:
-    """What `tf-adapter env` finds: severity, text and remedy."""
+    """Problems that `tf-adapter env` finds: severity, text and remedy."""
     from npu_tools.env import findings
 
     return [asdict(finding) for finding in findings()]

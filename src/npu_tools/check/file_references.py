@@ -1,4 +1,4 @@
-"""The values of the nodes of a model file by the reference of its kind: ONNX Runtime, ONNX's evaluator, TensorFlow."""
+"""Reference values of the nodes of a model file, from ONNX Runtime, ONNX's evaluator or TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["nodes_of"]
 
 
 def nodes_of(path: str, kind: str, arrays: Sequence[np.ndarray]) -> Framework | None:
-    """The reference for the nodes of a file with these inputs; None where there is none."""
+    """Reference for the nodes of a file with these inputs; None if there is none."""
     if kind == "onnx":
         return _OnnxNodes(path, arrays)
     if kind in ("pb", "saved_model") and importlib.util.find_spec("tensorflow") is not None:
@@ -64,7 +64,7 @@ class _OnnxNodes:
 
 
 def _plain(name: str) -> str:
-    """The name of a node without the calls of functions that it stands in.
+    """The name of a node without the function calls that enclose it.
 
     >>> _plain("StatefulPartitionedCall/PartitionedCall_1/dense/MatMul")
     'dense/MatMul'
@@ -104,7 +104,7 @@ class _TensorFlowNodes:
         if self._kind == "saved_model":
             from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-            loaded = tf.saved_model.load(self._path)  # its variables live as long as it
+            loaded = tf.saved_model.load(self._path)  # keeps its variables alive
             frozen = convert_variables_to_constants_v2(loaded.signatures["serving_default"])
             return frozen.graph.as_graph_def()
         definition = tf.compat.v1.GraphDef()

@@ -1,4 +1,4 @@
-"""Findings, figures and the checklist of the migration guide, each from what was measured."""
+"""Derives findings, figures and the checklist of the migration guide from the measurements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 __all__ = ["Finding", "judge"]
 
-ERROR = 0.01  # what the guide allows results to differ by
+ERROR = 0.01  # the guide's tolerance for results
 LOSS_ERROR = 0.01
-UNSTABLE_FACTOR = 4.0  # times what the framework differs from itself by
+UNSTABLE_FACTOR = 4.0  # times the framework's own run-to-run difference
 MEMORY_SHARE = 0.8
 SPEEDUP_OF_FOUR = 3.0
-GROWTH = 32 << 10  # bytes a step that count as a leak of a container that grows
-UNNAMED_GROWTH = 256 << 10  # without one: allocators take so much for themselves at first
+GROWTH = 32 << 10  # bytes per step: a leak, if a container grows
+UNNAMED_GROWTH = 256 << 10  # without one: allocators' own warm-up takes up to this much
 INPUT_SHARE = 0.3
 _ROUND_TRIP = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _BY_NATURE = ("Iterator", "Dataset", "Summary", "Print", "Assert", "NoOp", "Const", "Optional", "Identity", "Variable",
@@ -28,7 +28,7 @@ _LEVELS = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a user should know: what, how bad, where, and what to do."""
+    """A finding for the user: what, severity, where, and the remedy."""
 
     id: str
     level: str  # "error" | "warning" | "note"
@@ -51,7 +51,7 @@ def judge(report: dict[str, Any], limits: Mapping[str, float], source: Path | No
 
 
 def figures(report: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers that rules, comparisons and the summary are about."""
+    """The figures used by rules, comparisons and the summary."""
     plain, npu = (report["speed"].get(side, {}) for side in ("plain", "npu"))
     errors = [row["error"] for row in report["outputs"] if row.get("error") is not None]
     steps = npu.get("steps", 0)
@@ -84,7 +84,7 @@ def figures(report: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def often(steps: int) -> int:
-    """Calls from which on a function belongs to the steps, not to the preparation before them.
+    """Number of calls from which a function counts as part of the steps, not of their preparation.
 
     >>> often(0), often(4), often(20)
     (0, 2, 6)
@@ -105,7 +105,7 @@ def _by_nature(operator: str) -> bool:
 
 
 def loss_error(plain: list[float], npu: list[float]) -> float | None:
-    """The greatest difference of two loss curves, relative to the size of the losses."""
+    """Maximum difference of two loss curves relative to the magnitude of the losses."""
     pairs = list(zip(plain, npu, strict=False))
     if not pairs:
         return None
@@ -163,7 +163,7 @@ def _failures(
 def _placement(
     report: Mapping[str, Any], limits: Mapping[str, float], source: Path | None
 ) -> Iterator[Finding]:
-    """One finding for each line of the script, whose operators have one cause."""
+    """One finding per line of the script and cause."""
     del limits, source
     steps = report["speed"].get("npu", {}).get("steps", 0)
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -304,7 +304,7 @@ def _leak(report: Mapping[str, Any], limits: Mapping[str, float], source: Path |
 
 
 def line_of(source: Path, name: str) -> str:
-    """The line of a script that makes a container longer: an append or an assignment to a key of it."""
+    """The line of a script that grows a container: an append or an assignment to a key."""
     tree = ast.parse(source.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -331,14 +331,14 @@ def line_of(source: Path, name: str) -> str:
 
 
 def _same(text: str, name: str) -> bool:
-    """Whether an expression names a container: by the same name, or by the same attribute of `self`."""
+    """True if an expression refers to a container by name or as an attribute of `self`."""
     return text == name or ("." in name and text == f"self.{name.partition('.')[2]}")
 
 
 def _overflows(
     report: Mapping[str, Any], limits: Mapping[str, float], source: Path | None
 ) -> Iterator[Finding]:
-    """The operators that overflow in the script's own mode, where it asks for their detection."""
+    """Operators that overflow in the script's own mode, if it enables overflow detection."""
     del limits, source
     first: dict[str, Mapping[str, Any]] = {}
     for row in report.get("dump", {}).get("overflows", ()):
@@ -377,7 +377,7 @@ def _results(
 
 
 def _loss_curves(report: Mapping[str, Any], error: float) -> Finding:
-    """Curves that differ; harmless where the framework's own differ as much with other kernels of its own."""
+    """Diverging loss curves; harmless if the framework diverges as much with other kernels."""
     losses, own = report["losses"], report["figures"]["framework_loss_error"]
     first = abs(losses["plain"][0] - losses["npu"][0]) / (abs(losses["plain"][0]) or 1.0)
     detail = f"the first losses differ by {first:.2%}"
@@ -419,7 +419,7 @@ def _layers(report: Mapping[str, Any], limits: Mapping[str, float], source: Path
 
 
 def _without_npu(row: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """What a layer loses without the NPU, and by itself where its reference is unstable, in words."""
+    """Describe a layer's error without the NPU, and its local error if the reference is unstable."""
     if row.get("local") is not None:
         theirs = f"from what it reads on the NPU {row['local']:.2g}, float32 by itself {row['local_reference']:.2g}"
         return f"the reference itself is unstable there; {theirs}"
@@ -432,7 +432,7 @@ def _speed(report: Mapping[str, Any], limits: Mapping[str, float], source: Path 
     del source
     speedup = report["figures"]["speedup"]
     steps = report["speed"].get("npu", {}).get("steps", 0)
-    if speedup is not None and speedup < 0.95 and steps > 2:  # a single step compiles
+    if speedup is not None and speedup < 0.95 and steps > 2:  # a single step includes compiling
         yield Finding(
             "slower", "note", f"A step takes {1 / speedup:.2f} times as long as without the NPU",
             "small models are bound by the framework; see where the time goes", "",
@@ -466,7 +466,7 @@ _RULES = (
 
 
 def _counted(count: int, name: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     >>> _counted(1, "NPU"), _counted(4, "NPU")
     ('1 NPU', '4 NPUs')
@@ -482,7 +482,7 @@ def _ms(seconds: float) -> str:
 
 
 def checklist(report: Mapping[str, Any], limits: Mapping[str, float]) -> list[dict[str, str]]:
-    """The guide's list, ticked by measurement: state `pass`, `fail` or `open`, with the evidence."""
+    """The guide's checklist: each item is `pass`, `fail` or `open`, with the evidence."""
     figures = report["figures"]
     return [
         _item("The NPU is there", *_devices(report)),
@@ -521,7 +521,7 @@ def _operators(report: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _eager_operators(report: Mapping[str, Any]) -> tuple[str, str]:
-    """A script without functions: its operators ran one by one."""
+    """Finding for a script without functions, whose operators ran one by one."""
     calls = {"NPU": 0, "host": 0}
     for row in report["operators"]:
         if row["eager"] and not _by_nature(row["operator"]):
@@ -575,7 +575,7 @@ def _scales(report: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _keeps_up(report: Mapping[str, Any]) -> tuple[str, str]:
-    """Whether the data channel has the next batch when a step ends."""
+    """Check whether the data channel has the next batch when a step ends."""
     share, step = report["figures"]["input_share"], report["speed"].get("npu", {}).get("step_seconds")
     if any(f["id"] == "slow-input" for f in report["findings"]):
         return "fail", "see the finding slow-input"

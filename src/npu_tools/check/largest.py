@@ -1,7 +1,7 @@
-"""The largest batch that fits the device: computed from the batches that were measured, then tried.
+"""Finds the largest batch that fits the device: extrapolated from measured batches, then tried.
 
-A trial is a process of its own, which the system ends first where memory runs out. It is bounded: a step of the batch
-may take `MOST_SECONDS` by what was measured, and its process as much memory as the machine can spare.
+Each trial is a separate process that the system kills first if memory runs out. Trials are bounded: a step may take
+`MOST_SECONDS` by extrapolation, and the process as much memory as the machine can spare.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ __all__ = ["Trial", "computed", "search"]
 MOST_SECONDS = 3.0  # of a step that is tried
 SPARE = 0.25  # of the memory that is available
 COPIES = 2.0  # of what the device takes: the framework holds batches as well
-SMALLER = (1.0, 0.8, 0.6)  # of the computed batch, one after another until one fits
+SMALLER = (1.0, 0.8, 0.6)  # shares of the computed batch, tried until one fits
 
 
 @dataclass
 class Trial:
-    """What was computed and what was tried; rows have a batch, and its seconds or why it was refused."""
+    """Computed and tried batches; each row has a batch, and its seconds or the reason for failure."""
 
     computed: int
     rows: list[dict[str, Any]] = field(default_factory=list)
-    bound: str = ""  # why less than the computed batch was tried
+    bound: str = ""  # why a smaller batch than the computed one was tried
 
     @property
     def largest(self) -> int:
-        """The largest batch: the computed one unless it was tried and does not fit."""
+        """The largest batch: the computed one unless a trial failed."""
         ran = [row["batch"] for row in self.rows if "seconds" in row]
         if self.bound or not self.rows:
             return self.computed
@@ -55,7 +55,7 @@ class Trial:
 
 
 def computed(record: Mapping[str, Any]) -> int | None:
-    """The largest batch whose memory plan fits the device, by the batches that a run on the NPU has measured."""
+    """The largest batch whose memory plan fits the device, extrapolated from the measured batches."""
     found = _line(record)
     if found is None:
         return None
@@ -89,17 +89,17 @@ def search(record: Mapping[str, Any], run: Callable[[int], dict[str, Any]]) -> T
 
 
 def _line(record: Mapping[str, Any]) -> tuple[int, int, float] | None:
-    """The largest batch that was measured, its bytes, and how many more a sample needs."""
+    """Largest measured batch, its bytes, and the bytes per additional sample."""
     rows = sorted((r["batch"], r["arena"]) for r in record.get("batches", ()) if "arena" in r)
     if len(rows) < 2 or not record.get("npu_memory", {}).get("limit"):
         return None
-    (a, small), (b, large) = rows[-2:]  # small batches may share memory with what was there before
+    (a, small), (b, large) = rows[-2:]  # small batches may reuse memory that was already allocated
     slope = (large - small) / (b - a)
     return (b, large, slope) if slope > 0 else None
 
 
 def _available() -> int:
-    """Bytes that processes can have without anything being swapped out."""
+    """Bytes of memory available without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10

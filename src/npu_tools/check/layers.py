@@ -1,11 +1,11 @@
-"""Every layer of compiled graphs against float64 and against the framework, in each precision mode.
+"""Compares every layer of compiled graphs with float64 and with the framework, in each precision mode.
 
 1. The reference is the graph before any optimisation, evaluated operator by operator in float64; an operator that reads
    bits, or has no float64 form, is evaluated in its own type.
 2. The framework computes the same nodes from the same inputs. "float32 by itself" is the evaluation of rule 1 in
    float32: the cost of rounding in any implementation.
-3. The NPU runs the graph with the result of every layer as an additional output. That keeps some fusions from
-   happening, as dumps of tensors do on every device.
+3. The NPU runs the graph with the result of every layer as an additional output. This prevents some fusions, as
+   tensor dumps do on every device.
 4. A layer departs where its error is ten times that of the framework and of float32 by itself.
 5. Where these have lost their digits too, the reference itself is unstable: such a layer departs only by what it
    computes from the values that it reads on the NPU, relative to the terms that it sums, and has no part in the verdict
@@ -51,8 +51,8 @@ __all__ = [
     "widened",
 ]
 
-MOST_LAYERS = 1000  # of all pieces together
-DEPARTS = 10.0  # times the error of float32 by itself
+MOST_LAYERS = 1000  # in total
+DEPARTS = 10.0  # times the error of a float32 evaluation
 ROUNDING = 1e-5  # errors below this are rounding
 UNSTABLE = 1e-3  # errors of the framework above this are more than rounding
 _VIEWS = frozenset(
@@ -70,10 +70,10 @@ _VIEWS = frozenset(
     }
 )
 _SAME_ELEMENTS = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Constant"})
-_MOST_WORK = 2e10  # multiplications that the evaluation in NumPy may take: about 1.4e9 a second
+_MOST_WORK = 2e10  # multiplications; NumPy does about 1.4e9 per second
 _SUMS = frozenset({"ReduceSum", "ReduceMean"})
 _KEEP = "must_keep_origin_dtype"
-_BITS = frozenset(  # operators whose results are made of bits: other numbers in another type
+_BITS = frozenset(  # operators on bits, whose results depend on the type
     {"Bitcast", "BitCast", "PhiloxNormal", "RandomUniform", "RandomNormal", "Multinomial"}
 )
 
@@ -87,15 +87,15 @@ class Framework(Protocol):
     name: str
 
     def values(self, nodes: Sequence[str], drawn: Drawn) -> Mapping[str, np.ndarray]:
-        """The results of the nodes that it knows and that have one result, by name.
+        """Results by name of the known nodes that have one result.
 
-        `drawn` gives the numbers of a random node, which are not drawn again.
+        `drawn` supplies the values of random nodes.
         """
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A graph that the NPU runs as one program, and the inputs of its first call."""
+    """A graph that the NPU runs as one program, with the inputs of its first call."""
 
     graph: ir.Graph
     arrays: Sequence[np.ndarray]
@@ -118,7 +118,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Dump:
-    """Values of layers for other tools: an `.npz` for each source of values, and a table."""
+    """Dump of layer values for other tools: one `.npz` per source, and a table."""
 
     folder: Path
     values: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
@@ -142,11 +142,11 @@ class _Dump:
                 table.writerows([mode, *(row[c] for c in columns)] for row in found["layers"])
 
 
-Tell = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+Tell = Callable[[str, int, int], None]  # stage, steps done, total steps
 
 
 def analyse(pieces: Sequence[Piece], request: Request, tell: Tell = lambda *_: None) -> dict[str, Any]:
-    """The layers in each precision mode, and the search for a mixlist where it was asked for."""
+    """Analyse the layers in each precision mode, and search a mixlist on request."""
     try:
         return _analysed(pieces, request, tell)
     except (GeError, TypeError, ValueError, KeyError) as error:
@@ -190,7 +190,7 @@ def _precision(pieces: Sequence[Piece], request: Request, tell: Tell) -> dict[st
 
 
 def exact_outputs(graph: ir.Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a graph, computed in float64; none where that would take too long."""
+    """Outputs of a graph computed in float64; empty if that would take too long."""
     if _work(graph) > _MOST_WORK:
         return []
     values = exact_values(graph, arrays)
@@ -198,7 +198,7 @@ def exact_outputs(graph: ir.Graph, arrays: Sequence[np.ndarray]) -> list[np.ndar
 
 
 def _work(graph: ir.Graph) -> float:
-    """Multiplications of the products of a graph, roughly."""
+    """Approximate number of multiplications in a graph."""
     total = 0.0
     for node in graph:
         if lookup(node.op_type).precision.product and len(node.inputs) > 1:
@@ -212,7 +212,7 @@ def _work(graph: ir.Graph) -> float:
 
 
 def layers_of(graph: ir.Graph, most: int = MOST_LAYERS) -> list[int]:
-    """Positions of the nodes that are compared: those that compute floating-point values, products first if many."""
+    """Positions of the nodes to compare: those with floating-point results; products first if there are too many."""
     found, products = [], []
     for position, node in enumerate(graph):
         desc = desc_of(node.outputs[0])
@@ -232,7 +232,7 @@ def layers_of(graph: ir.Graph, most: int = MOST_LAYERS) -> list[int]:
 
 
 def origin_of(node: ir.Node) -> str:
-    """The framework's node that a node stands for."""
+    """The framework's node that a node originates from."""
     return (*facts.origin(node), node.name or "")[0]
 
 
@@ -251,7 +251,7 @@ def _observed(graph: ir.Graph, layers: Sequence[int]) -> tuple[ir.Graph, list[in
 
 
 def widened(graph: ir.Graph) -> ir.Graph:
-    """A copy that computes in float64 what the graph computes in float32 or narrower."""
+    """A copy of the graph that computes in float64 instead of float32 or narrower types."""
     copy = graph.clone()
     _widen(copy)
     return copy
@@ -300,12 +300,12 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 
 def _evaluated(node: ir.Node, twin: ir.Node, read: list[np.ndarray | None]) -> list[np.ndarray]:
-    """A node in float64 if it has such a form, else in its own type."""
+    """Evaluate a node in float64 if possible, else in its own type."""
     if plain_type(node.op_type) not in _BITS:
         try:
             return evaluate_node(twin, read)
         except (GeError, TypeError, ValueError):
-            pass  # its own type is what it is written for
+            pass  # evaluate in its own type
     return _in_own_type(node, read)
 
 
@@ -324,7 +324,7 @@ def _interpreted(graph: ir.Graph, layers: Sequence[int], arrays: Sequence[np.nda
 
 
 def _evaluate(piece: Piece, most: int) -> _Known:
-    """The values of the layers of a piece by everyone but the NPU."""
+    """Values of a piece's layers from all sources except the NPU."""
     layers = layers_of(piece.graph, most)
     nodes = list(piece.graph)
     values = exact_values(piece.graph, piece.arrays)
@@ -340,7 +340,7 @@ def _evaluate(piece: Piece, most: int) -> _Known:
 def _by_framework(
     piece: Piece, nodes: Sequence[ir.Node], layers: Sequence[int], values: Mapping[ir.Value, np.ndarray]
 ) -> tuple[list[np.ndarray | None], str]:
-    """What the framework computes for the layers that stand for one of its nodes each."""
+    """The framework's values of the layers that correspond to exactly one of its nodes."""
     if piece.framework is None:
         return [None] * len(layers), ""
     whole = _whole_nodes(nodes)
@@ -365,7 +365,7 @@ def _by_framework(
 
 
 def _whole_nodes(nodes: Sequence[ir.Node]) -> dict[int, str]:
-    """The nodes whose result is that of one node of the framework: the last that computes for it, views behind it."""
+    """Nodes whose result is that of one framework node: the last one that computes it, and views of it."""
     found: dict[str, int | None] = {}
     for position, node in enumerate(nodes):
         origin = origin_of(node)
@@ -375,7 +375,7 @@ def _whole_nodes(nodes: Sequence[ir.Node]) -> dict[int, str]:
 
 
 def _compared(known: _Known, mode: str, dump: _Dump | None) -> list[dict[str, Any]]:
-    """The layers of a piece in one mode: how far the NPU, the framework and float32 are from float64."""
+    """Errors of a piece's layers in one mode: NPU, framework and float32 against float64."""
     piece = known.piece
     copy, places = _observed(piece.graph, known.layers)
     options = replace(piece.options, precision_mode=PrecisionMode(mode))
@@ -412,7 +412,7 @@ def _compared(known: _Known, mode: str, dump: _Dump | None) -> list[dict[str, An
 
 
 class _OnNpu:
-    """What the nodes of a piece read on the NPU, where layers were observed."""
+    """Inputs that the nodes of a piece read on the NPU, from observed layers."""
 
     def __init__(self, piece: Piece, observed: Mapping[ir.Node, np.ndarray]) -> None:
         self._graph, self._observed = piece.graph, observed
@@ -437,7 +437,7 @@ class _OnNpu:
         return cast(tuple[float, float], tuple(_absolute(wanted, array) / (size or 1.0) for array in found))
 
     def _read(self, value: ir.Value) -> np.ndarray:
-        """A value on the NPU; what was not observed is computed from what was."""
+        """A value on the NPU; unobserved values are computed from observed ones."""
         constant = constant_of(value)
         if constant is not None:
             return _wide(constant)
@@ -457,7 +457,7 @@ def _absolute(wanted: np.ndarray, found: np.ndarray) -> float:
 
 
 def _own_error(row: Mapping[str, Any]) -> float:
-    """What a layer loses without the NPU: by the framework, or by rounding to float32."""
+    """Error of a layer without the NPU: the framework's, or that of rounding to float32."""
     return max(row["reference"], row["framework"] or 0.0)
 
 
@@ -469,9 +469,9 @@ def _departs(row: Mapping[str, Any], allowed: float) -> bool:
 
 
 def _judged(rows: Sequence[dict[str, Any]], mode: str, tolerance: float, name: str) -> dict[str, Any]:
-    """The first layers that overflow, depart or are unstable anyway, and the verdict in words.
+    """The first layers that overflow, depart or are unstable, and the verdict as text.
 
-    A layer departs where its error is beyond rounding, in lowered modes beyond what results may differ by.
+    A layer departs if its error exceeds rounding; in lowered modes, the tolerance of results.
     """
     allowed = ROUNDING if mode == _KEEP else tolerance
     unstable = [row for row in rows if _own_error(row) > UNSTABLE]
@@ -485,7 +485,7 @@ def _judged(rows: Sequence[dict[str, Any]], mode: str, tolerance: float, name: s
 
 
 def _verdict(rows: Sequence[dict[str, Any]], name: str) -> str:
-    """How near the NPU is to float64, from the layers whose reference is stable and those that depart anyway."""
+    """Verdict on the NPU's accuracy, from layers with a stable reference and those that depart."""
     overflow = next((row for row in rows if row["not_finite"]), None)
     if overflow:
         return f"values overflow, first in {overflow['layer']}."
@@ -508,7 +508,7 @@ def _verdict(rows: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def _is_as_near(rows: Sequence[dict[str, Any]], key: str) -> bool:
-    """Whether errors are rounding, or at most twice those of the reference on the average."""
+    """True if the errors are rounding or, on average, at most twice the reference's."""
     if all(row["error"] <= ROUNDING for row in rows):
         return True
     tiny = np.finfo(np.float32).eps / 16

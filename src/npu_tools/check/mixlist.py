@@ -1,10 +1,10 @@
-"""Which operators to keep in float32 in a lowered precision mode, found by search and written as a mixlist.
+"""Searches the operators to keep in float32 in a lowered precision mode and writes them as a mixlist.
 
 1. The search begins with every operator in float32 and lowers groups of them, halving a group that costs too much
    accuracy, until those are left that cannot be lowered one by one.
-2. These are ordered by what each one costs: the error of the results if it is lowered too. The list is as long as
-   the accuracy needs, or as the request allows; the error that the shorter list leaves is measured, not assumed.
-3. The mode is the first of those asked for whose results are not accurate enough.
+2. These are ordered by their cost, the error of the results if they are lowered too. The list is as long as the
+   accuracy requires or the request allows; the error of a shortened list is measured.
+3. The mode is the first requested one whose results are not accurate enough.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class _Trials:
         self._exact = [exact_outputs(piece.graph, piece.arrays) for piece in pieces]
 
     def names(self) -> list[str]:
-        """Operators that a precision mode lowers, by the framework's node where it has one."""
+        """Operators that a precision mode lowers, under the framework's node names if known."""
         lowered = [n for p in self.pieces for n in p.graph if lookup(n.op_type).precision.narrows]
         return list(dict.fromkeys(filter(None, map(origin_of, lowered))))
 
     def outcome(self, kept: Sequence[str]) -> dict[str, float]:
-        """The greatest error of the results with these operators in float32, and the time of a run."""
+        """Maximum error of the results with these operators in float32, and the time of a run."""
         self._count += 1
         expected = max(self._count, 2 * len(self.names()))
         self._tell(f"mixlist for {self.mode}", self._count, expected)
@@ -55,7 +55,7 @@ class _Trials:
         return {"error": max(error for error, _ in tried), "seconds": sum(took for _, took in tried)}
 
     def error(self, kept: Sequence[str]) -> float:
-        """The greatest error of the results with these operators in float32."""
+        """Maximum error of the results with these operators in float32."""
         return self.outcome(kept)["error"]
 
     def _tried(self, piece: Piece, exact: Sequence[np.ndarray], kept: Sequence[str]) -> tuple[float, float]:
@@ -121,7 +121,7 @@ def _line(pieces: Sequence[Piece], name: str) -> str:
 
 
 def _needed(trials: _Trials, names: list[str], tolerance: float) -> list[str]:
-    """The operators that cannot be lowered, by halving."""
+    """Bisect for the operators that cannot be lowered."""
     lowered: set[str] = set()
 
     def lower(group: list[str]) -> None:

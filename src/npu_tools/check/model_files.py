@@ -1,4 +1,4 @@
-"""A model file, run on the NPU or by a reference of its own kind: ONNX Runtime or TensorFlow."""
+"""Runs a model file on the NPU or with its reference, ONNX Runtime or TensorFlow."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _BUDGET = 4.0  # seconds for the batches beyond the first
 
 
 class NoReference(Exception):
-    """There is nothing on this machine to compare a model with."""
+    """This machine has no reference for the model."""
 
 
 def run(request: Request) -> tuple[dict[str, Any], Outputs]:
-    """Run a model file for the steps of a request; a record as for scripts, and its outputs."""
+    """Run a model file for the requested steps; returns a record as for scripts, and its outputs."""
     recorder = Recorder(Roots(()), request.steps, Path(request.result) / "progress")
     recorder.start()
     record: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def run(request: Request) -> tuple[dict[str, Any], Outputs]:
 
 
 def _unsupported(item: dict[str, Any]) -> dict[str, Any]:
-    """A row of the operator table for an operator that nothing maps."""
+    """Operator table row of an unmapped operator."""
     kept = {key: item[key] for key in ("operator", "count", "reason", "remedy")}
     lists = {"nodes": list(item["nodes"])[:_NAMED], "locations": []}
     return kept | lists | {"place": "none", "flops": 0.0, "eager": False, "calls": 1}
@@ -79,7 +79,7 @@ def _unsupported(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_npu(request: Request, recorder: Recorder, found: dict[str, Any]) -> None:
-    """Run the model and add what is found, the longest measurements last."""
+    """Run the model and add the measurements, the longest last."""
     import ge
     import npu_runtime
     from ge.options import CompileOptions
@@ -143,7 +143,7 @@ def _operators(explanation: Any, steps: int) -> list[dict[str, Any]]:
 
 
 def _engines(explanation: Any) -> dict[str, str]:
-    """The engine of every node that a compiled node stands for."""
+    """Engine of every original node of a compiled node."""
     return {name: placed.engine for placed in explanation for name in (placed.node, *placed.origin)}
 
 
@@ -183,7 +183,7 @@ def _kernels(model: Any, arrays: list[np.ndarray], calls: int) -> list[dict[str,
 
 
 def _batches(request: Request, graph: Any) -> list[dict[str, Any]]:
-    """Throughput at other batch sizes, where the model's first dimensions are one batch."""
+    """Throughput at other batch sizes, if the first dimensions of all inputs are the batch."""
     from ge.ir.values import desc_of
 
     first = {desc_of(v).shape[0] for v in graph.inputs if desc_of(v).shape}
@@ -252,7 +252,7 @@ def _ports(model: Any) -> int:
 
 
 def _reference(request: Request, recorder: Recorder) -> str:
-    """Run the model by the framework that it is written for; which one that was."""
+    """Run the model with its own framework; returns the framework's name."""
     if request.kind == "onnx":
         return _onnx_runtime(request, recorder)
     if request.kind in ("pb", "saved_model"):
@@ -275,7 +275,7 @@ def _onnx_runtime(request: Request, recorder: Recorder) -> str:
 
 
 def _onnx_reference(request: Request, recorder: Recorder) -> str:
-    """ONNX's own evaluator: slow, and in every installation."""
+    """ONNX's evaluator: slow, but always installed."""
     import onnx
     from onnx.reference import ReferenceEvaluator
 
@@ -297,7 +297,7 @@ def _onnx_reference(request: Request, recorder: Recorder) -> str:
 
 
 def _ort_type(text: str) -> str:
-    """An element type of ONNX Runtime as NumPy knows it.
+    """NumPy name of an element type of ONNX Runtime.
 
     >>> _ort_type("tensor(float)"), _ort_type("tensor(int64)")
     ('float32', 'int64')
@@ -347,18 +347,18 @@ def _flat(found: Any, names: list[str]) -> list[np.ndarray]:
     return [found[name].numpy() for name in names]
 
 
-# -- what both sides share ----------------------------------------------------------------------------------------
+# -- shared ----------------------------------------------------------------------------------------
 
 
 def _sizes(request: Request, name: str, shape: Any) -> tuple[int, ...]:
-    """A shape whose unknown sizes are those of the request, else 1."""
+    """A shape with unknown sizes taken from the request, else 1."""
     if name in request.shapes:
         return request.shapes[name]
     return tuple(d if isinstance(d, int) and d > 0 else 1 for d in shape)
 
 
 def _feeds(request: Request, inputs: list[tuple[str, tuple[int, ...], str]]) -> Outputs:
-    """The same inputs on both sides: normal numbers, small whole numbers, by position."""
+    """Inputs for both sides, seeded by position: normally distributed floats or small integers."""
     feeds = {}
     for index, (name, shape, dtype) in enumerate(inputs):
         source = np.random.default_rng((request.seed, index))
@@ -378,7 +378,7 @@ def _numpy(dtype: str) -> Any:
 def _steps(
     request: Request, recorder: Recorder, call: Callable[[], Any], names: list[str], begin: float
 ) -> None:
-    """Call a model for the steps of a request; the first step includes everything since `begin`."""
+    """Run the requested steps; the first one includes everything since `begin`."""
     until = time.perf_counter() + request.seconds
     for number in range(request.steps):
         start = begin if not number else recorder.now()

@@ -1,4 +1,4 @@
-"""The report as one HTML file: summary first, details below; nothing is loaded from elsewhere."""
+"""Renders the report as one self-contained HTML file: summary first, details below."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _verdict(report: Mapping[str, Any]) -> str:
 
 
 def _count(number: int, name: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     >>> _count(0, "error"), _count(1, "error"), _count(2, "warning")
     ('no errors', '1 error', '2 warnings')
@@ -320,7 +320,7 @@ def _layers(mode: str, data: Mapping[str, Any]) -> str:
 
 
 def _dump(found: Mapping[str, Any]) -> list[str]:
-    """What the script's own options for dumps and for overflows give."""
+    """Tables for the script's own dump and overflow options."""
     asked = f"The script asks for it: {', '.join(found['asked'])}."
     made = []
     if found["overflows"]:
@@ -469,7 +469,7 @@ def _style(task: Mapping[str, Any]) -> str:
 
 
 def _rate(amount: float, task: Mapping[str, Any]) -> float | None:
-    """Thousands of millions a second."""
+    """Rate in units of 1e9 per second."""
     return amount / task["seconds"] / 1e9 if task["seconds"] else None
 
 

@@ -1,4 +1,4 @@
-"""Processes that run scripts and models: started, watched with a progress bar, interrupted, read back."""
+"""Child processes that run scripts and models: start, monitor, interrupt, read results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TAIL = 8000  # characters of a script's output that are kept
 _STARTUP = 120.0  # seconds beyond the limit of a run: imports, profiles, layers
 
 
-Tick = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+Tick = Callable[[str, int, int], None]  # stage, steps done, total steps
 
 
 class Finished:
-    """What a process left: its record, its outputs, what it printed."""
+    """Results of a process: its record, outputs and printed text."""
 
     def __init__(self, record: dict[str, Any], outputs: dict[str, np.ndarray], printed: str) -> None:
         self.record, self.outputs, self.printed = record, outputs, printed
@@ -41,7 +41,7 @@ def run_child(
     environment: dict[str, str],
     tick: Tick,
 ) -> Finished:
-    """Run a request in a process of its own; `tick` is called with what it does, and how much of that is done.
+    """Run a request in a child process; `tick` receives its progress.
 
     Ctrl-C is passed on: the process writes what it has, and KeyboardInterrupt is raised with the partial result as
     its argument.
@@ -71,7 +71,7 @@ def run_child(
 
 
 def _wait(process: subprocess.Popen[bytes], request: Request, folder: Path, tick: Tick) -> bool:
-    """Wait for the end of a process; whether it was interrupted."""
+    """Wait for a process to end; True if it was interrupted."""
     until = time.monotonic() + request.seconds + _STARTUP * (4 if request.layers or request.mixlist else 1)
     interrupted = False
     while process.poll() is None and time.monotonic() < until:
@@ -96,7 +96,7 @@ def _progress(folder: Path, request: Request) -> tuple[str, int, int]:
 
 
 def _read(folder: Path, status: int | None, request: Request, interrupted: bool) -> Finished:
-    """What a process left; one that was interrupted before it could write anything has not failed."""
+    """Read the results of a process; one interrupted before it wrote anything did not fail."""
     printed = (folder / "output.txt").read_text(errors="replace")[-_TAIL:]
     for seen, known in request.roots:
         printed = printed.replace(seen, known)

@@ -1,4 +1,4 @@
-"""What happens in a run: steps, losses, outputs, waits, reads by the host, memory, and the lines that take the time."""
+"""Records a run: steps, losses, outputs, waits, host reads, memory, and samples of source lines."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SAMPLE_SECONDS = 0.05  # seldom enough not to disturb what is measured
 PROGRESS_SECONDS = 0.2
 MOST_POINTS = 4000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-TRAINING = ("fit", "optimizer", "session")  # kinds of steps, the most telling first
+TRAINING = ("fit", "optimizer", "session")  # kinds of steps, most significant first
 
 
 class Enough(BaseException):
-    """Ends a script once enough steps were seen. Not an Exception: scripts must not catch it."""
+    """Ends a script after enough steps. Not an Exception, so that scripts do not catch it."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Step:
     begin: float
     end: float
     loss: float | None = None
-    waited: float = 0.0  # for its input, as far as that was seen
+    waited: float = 0.0  # for its input, if observed
     resident: int = 0
 
 
@@ -64,7 +64,7 @@ def resident_bytes() -> int:
 
 
 class Recorder:
-    """Collects what the hooks of a framework see. One a process."""
+    """Collects what a framework's hooks observe. One per process."""
 
     def __init__(self, roots: Roots, most_steps: int, progress: Path | None = None) -> None:
         self.roots, self.most_steps = roots, most_steps
@@ -122,7 +122,7 @@ class Recorder:
 
     @property
     def busy(self) -> bool:
-        """Whether a hook on this thread is inside another one."""
+        """True if a hook on this thread is inside another one."""
         return getattr(self._local, "depth", 0) > 0
 
     @contextlib.contextmanager
@@ -168,30 +168,30 @@ class Recorder:
             self.tell("steps", self.steps_done(), self.most_steps)
 
     def tell(self, phase: str, done: int, total: int) -> None:
-        """Say how far this run is; the process that started it shows that."""
+        """Report progress to the parent process."""
         if self._progress is not None:
             partial = self._progress.with_suffix(".tmp")
             partial.write_text(json.dumps([phase, done, total]))
             partial.replace(self._progress)
 
     def loss(self, value: float) -> None:
-        """A loss that was differentiated, for the step that follows."""
+        """Record a differentiated loss for the next step."""
         self._pending = value
 
     def wait(self, seconds: float, location: str) -> None:
-        """The script waited for its input."""
+        """Record that the script waited for its input."""
         self._waited += seconds
         self.waits[location] += seconds  # type: ignore[assignment]
 
     def read(self, what: str, caller: FrameType) -> None:
-        """A value of the device was read; counts where the script itself did it, not a library it called."""
+        """Record a read of a device value, if made by the script itself and not by a library."""
         if self.roots.owns(caller.f_code.co_filename):
             location = f"{self.roots.name(caller.f_code.co_filename)}:{caller.f_lineno}"
             self.reads[what, location] += 1
             self.read_steps[what, location].add(self.steps_done())
 
     def output(self, name: str, values: list[np.ndarray]) -> None:
-        """Results to compare, once a name."""
+        """Record results to compare, once per name."""
         if len(self.outputs) >= MOST_OUTPUTS or f"{name}[0]" in self.outputs:
             return
         for index, value in enumerate(values):
@@ -233,7 +233,7 @@ class Recorder:
     # -- the result --------------------------------------------------------------------------------------------
 
     def main_series(self) -> Series | None:
-        """The series that stands for the script: training first, then the longest, then what took the most time."""
+        """The series that represents the script: training first, then the longest, then the most expensive."""
         return min(
             self.series.values(),
             key=lambda s: (_rank(s.kind), -len(s.steps), -_total(s)),
@@ -242,7 +242,7 @@ class Recorder:
 
     @staticmethod
     def later_steps(series: Series) -> tuple[list[Step], float]:
-        """The later half of the steps, and when the one before them ended: a step waits before it begins.
+        """The later half of the steps, and the end of the step before them, since a step starts with a wait.
 
         >>> Recorder.later_steps(Series("call", "f", "", [Step(i, i + 0.5) for i in range(4)]))[1]
         1.5
@@ -276,7 +276,7 @@ class Recorder:
         }
 
     def _growing(self, series: Series | None) -> list[dict[str, Any]]:
-        """Containers that got longer with nearly every step."""
+        """Containers that grew in nearly every step."""
         steps = len(series.steps) if series else 0
         found = []
         for name, sizes in self.containers.items():

@@ -1,4 +1,4 @@
-"""What the command asks of the process that runs a script or model."""
+"""The command's request to a child process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Request:
     dump: str = ""  # folder for the values of layers
     tolerance: float = 0.01
     batches: tuple[int, ...] = ()
-    dumps: bool = False  # the script may write the tensors that it asks for, and nothing else is measured
+    dumps: bool = False  # let the script write its tensor dumps; measure nothing else
     trial: int = 0  # a batch to try once, instead of all other measurements
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 

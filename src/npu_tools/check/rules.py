@@ -27,7 +27,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule; `holds` says why a report breaks it, "" where it does not."""
+    """One rule."""
 
     text: str
     level: str = ""
@@ -37,7 +37,7 @@ class Rule:
     limit: float = 0.0
 
     def broken_by(self, report: Mapping[str, Any]) -> str:
-        """Why a report breaks the rule; "" where it does not."""
+        """Reason why a report breaks the rule; "" if it does not."""
         if self.figure:
             value = report["figures"].get(self.figure)
             if value is None:

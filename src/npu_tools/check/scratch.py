@@ -1,4 +1,4 @@
-"""A copy of the user's folder that a script may write into: the folder itself stays as it is.
+"""A writable mirror of the user's folder, so that a script does not change the folder itself.
 
 Small files are copied, large ones are links; a script that writes to an absolute path writes there, as it always does.
 """
@@ -21,7 +21,7 @@ _SKIPPED = frozenset(
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where a script runs, and which folders of the user's that stands for."""
+    """The folder in which a script runs, and the user's folders that it mirrors."""
 
     folder: Path
     script: Path
@@ -50,7 +50,7 @@ class Scratch:
 
 
 def _huge(folder: Path) -> bool:
-    """Whether a folder has more files than a mirror should have (a home folder, say)."""
+    """True if a folder has too many files for a mirror (a home folder, for example)."""
     count = 0
     for _, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if f not in _SKIPPED and not f.startswith(".venv")]

@@ -35,7 +35,7 @@ _SPREAD = "tf.distribute.MirroredStrategy or DistributedDataParallel spreads a s
 
 @dataclass(frozen=True)
 class Settings:
-    """What a check does beyond the two runs, and its limits."""
+    """Options and limits of a check."""
 
     steps: int = 20
     seconds: float = 120.0
@@ -54,11 +54,11 @@ class Settings:
     rules: tuple[Rule, ...] = ()
 
 
-Progress = Callable[[str, str, int, int], None]  # which run, what it does, how much of that, of how much
+Progress = Callable[[str, str, int, int], None]  # run, stage, steps done, total steps
 
 
 class Check:
-    """A check of one subject. `run` gives the report, also where it is interrupted."""
+    """A check of one subject. `run` returns the report, even if interrupted."""
 
     def __init__(self, subject: Subject, settings: Settings, progress: Progress = lambda *_: None) -> None:
         self.subject, self.settings, self.progress = subject, settings, progress
@@ -70,7 +70,7 @@ class Check:
         self.complete = True
 
     def run(self) -> dict[str, Any]:
-        """Run everything and judge it."""
+        """Run all parts and evaluate them."""
         older = None if self.settings.older is None else compare.load(self.settings.older)
         began = time.time()
         base = Path(tempfile.mkdtemp(prefix="tf-adapter-check-"))
@@ -153,14 +153,14 @@ class Check:
         return Scratch.mirror(base, Path.cwd(), path)
 
     def _dump(self, base: Path) -> None:
-        """The NPU run again where the script asks for tensors or overflows: it writes them as without the check."""
+        """Repeat the NPU run if the script requests dumps or overflow detection, and let it write them."""
         asked = self.finished["npu"].record.get("asked", [])
         if any(name in NAMES for name in asked):
             done = self._run(base, "npu", {}, "dump", dumps=True)
             self.dumped = {"asked": asked, "overflows": [], "tensors": [], **done.record.get("dump", {})}
 
     def _largest(self, base: Path) -> None:
-        """Try the largest batch that fits by what was measured, each time in a process of its own."""
+        """Try the extrapolated largest batch, each trial in a separate process."""
 
         def run(batch: int) -> dict[str, Any]:
             done = self._run(base, "npu", {}, f"batch of {batch}", trial=batch)
@@ -169,7 +169,7 @@ class Check:
         self.trial = search(self.finished["npu"].record, run)
 
     def _scale(self, base: Path) -> None:
-        """The NPU run again for each number of NPUs; one NPU is the measure."""
+        """Repeat the NPU run for each number of NPUs; one NPU is the baseline."""
         first: float | None = None
         several = int(os.environ.get("NPU_DEVICE_COUNT") or 1)
         asked = self.settings.npus or ((1, several) if several > 1 else ())
@@ -186,14 +186,14 @@ class Check:
             self.scaling.append(row)
 
     def _unstable(self, base: Path) -> None:
-        """Where the loss curves differ: the plain run again with other kernels, to see how stable the training is."""
+        """If the loss curves differ, repeat the plain run with other kernels to measure the training's stability."""
         losses = {side: losses_of(done.record) for side, done in self.finished.items()}
         apart = loss_error(losses["plain"], losses["npu"])
         if apart is not None and not apart <= LOSS_ERROR and self.subject.is_script:
             self.again = losses_of(self._run(base, "plain", {}, "other kernels", other=True).record)
 
     def _bring(self, base: Path) -> None:
-        """Copy what the user asked for to where it was asked for."""
+        """Copy the requested files to their destinations."""
         made = base / "mixlist.json"
         if self.settings.mixlist is not None and made.is_file():
             shutil.copy2(made, self.settings.mixlist)
@@ -252,7 +252,7 @@ def write(report: dict[str, Any], page: Path) -> tuple[Path, Path]:
 
 
 def _plain(value: Any) -> Any:
-    """Data that JSON has: numbers that are not finite become texts."""
+    """JSON data: non-finite numbers become strings."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

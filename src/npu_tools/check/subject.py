@@ -1,4 +1,4 @@
-"""What is checked: a script or a model file, and which framework a script is written for."""
+"""The subject of a check: a script with its framework, or a model file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Subject:
 
 
 def subject_of(path: Path, arguments: tuple[str, ...] = (), framework: str = "") -> Subject:
-    """Recognise what is to be checked; raises Failure where it cannot be."""
+    """Identify the subject; raises Failure if it is neither."""
     if not path.exists():
         raise Failure(
             f"there is no file '{path}'",

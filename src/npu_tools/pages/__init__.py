@@ -1,1 +1,1 @@
-"""Pages of one HTML file that load nothing: the frame, tables and charts of the reports."""
+"""Self-contained HTML pages: the frame, tables and charts of the reports."""

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: they scale with the page, follow its colours, print, and say in words what they show."""
+"""Charts as inline SVG: they scale with the page, follow its colours, print, and have a text alternative."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: its name, value, colour class and the text behind it."""
+    """A bar: its name, value, colour class and label."""
 
     name: str
     value: float
@@ -72,7 +72,7 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def decades(low: float, high: float) -> list[float]:
-    """Whole powers of ten that cover a range of logarithms, at most eight.
+    """At most eight powers of ten that cover a range of logarithms.
 
     >>> decades(-7.05, -6.7), decades(-20.0, 2.0)
     ([-8.0, -7.0, -6.0], [-21.0, -18.0, -15.0, -12.0, -9.0, -6.0, -3.0, 0.0, 3.0])
@@ -84,7 +84,7 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number for an axis.
+    """Format a number for an axis.
 
     >>> number(0.00012), number(1500.0), number(2.5), number(0), number(math.inf)
     ('1.2e-04', '1500', '2.5', '0', 'not finite')
@@ -181,7 +181,7 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
 
 
 def _breakable(name: str) -> str:
-    """A name of several parts, for HTML: it breaks between these.
+    """HTML of a name that may break between its parts.
 
     >>> _breakable("Mul+add:a/b")
     'Mul+<wbr>add:<wbr>a/<wbr>b'
@@ -233,7 +233,7 @@ _STILL = 400  # blocks on paper
 
 
 def timeline(title: str, key: str, rows: Sequence[str], spans: Sequence[Span], left_out: int = 0) -> str:
-    """Spans over time, one row each; a picture for paper, and one that zooms where scripts run. `key` is its id."""
+    """Spans over time, one row each: a static picture for print, and a zoomable one with scripts. `key` is its id."""
     if not spans:
         return '<p class="none">Not measured.</p>'
     begin = min(span.begin for span in spans)
@@ -257,7 +257,7 @@ def timeline(title: str, key: str, rows: Sequence[str], spans: Sequence[Span], l
 
 
 def _still(title: str, rows: Sequence[str], spans: Sequence[Span]) -> str:
-    """The longest spans as a picture that does not move."""
+    """The longest spans as a static picture."""
     begin, end = min(span.begin for span in spans), max(span.end for span in spans)
     whole = max(end - begin, 1e-9)
     left, step = 120, 30
@@ -291,7 +291,7 @@ _COLUMNS = 6  # boxes beside one another
 
 
 def ranks(count: int, edges: Iterable[Sequence[int]]) -> list[int]:
-    """The row of each layer: one below the lowest that feeds it; edges that point back do not count.
+    """Row of each layer: one below its lowest predecessor; ignores backward edges.
 
     >>> ranks(4, [(0, 1), (1, 2), (0, 2), (2, 1)])
     [0, 1, 2, 0]
@@ -304,7 +304,7 @@ def ranks(count: int, edges: Iterable[Sequence[int]]) -> list[int]:
 
 
 def graph(title: str, drawing: Mapping[str, Any]) -> str:
-    """Layers as boxes, what feeds what as lines from above; colours and borders say where a layer runs."""
+    """Layers as boxes with edges from above; colours and borders show placement."""
     layers, edges = drawing["layers"], [tuple(edge) for edge in drawing["edges"]]
     places = _places(len(layers), edges)
     width = int(max(x for x, _ in places)) + _BOX + 2
@@ -319,7 +319,7 @@ def graph(title: str, drawing: Mapping[str, Any]) -> str:
 
 
 def _places(count: int, edges: Sequence[tuple[int, ...]]) -> list[tuple[float, float]]:
-    """The upper left corner of each box: rows by rank, in a row near what feeds it."""
+    """Upper left corner of each box: rows by rank, columns near the predecessors."""
     rows: dict[int, list[int]] = {}
     for layer, rank in enumerate(ranks(count, edges)):
         rows.setdefault(rank, []).append(layer)

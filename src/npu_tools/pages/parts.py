@@ -1,4 +1,4 @@
-"""The frame of a page and what it is made of: sections, tiles, cards, tables that can be sorted."""
+"""The frame of a page and its parts: sections, tiles, cards, sortable tables."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Cell = str | tuple[str, float]  # text, or text with the number to sort by
 
 
 def escape(text: object) -> str:
-    """Text for HTML."""
+    """Escape text for HTML."""
     return html.escape(str(text), quote=True)
 
 
 def document(
     title: str, heading: str, above: str, sections: Iterable[tuple[str, str, str]], below: str
 ) -> str:
-    """The whole page; sections are (id, name, body), and those without a body are left out."""
+    """The whole page; sections are (id, name, body), empty ones are omitted."""
     shown = [(key, name, body) for key, name, body in sections if body]
     links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in shown)
     bodies = "".join(
@@ -67,7 +67,7 @@ def tile(name: str, value: str, note: str = "") -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in words.
+    """Format a number of bytes.
 
     >>> size(512), size(130_000), size(3 << 20), size(5 << 30)
     ('512 B', '127.0 KiB', '3.0 MiB', '5.0 GiB')
@@ -84,17 +84,17 @@ def card(title: str, body: str, note: str = "", style: str = "") -> str:
 
 
 def cards(made: Sequence[str]) -> str:
-    """Cards beside one another; nothing where there are none."""
+    """A row of cards; empty if there are none."""
     return f'<div class="cards">{"".join(made)}</div>' if made else ""
 
 
 def folded(title: str, body: str) -> str:
-    """What is shown when it is asked for, and on paper."""
+    """A collapsible section, expanded in print."""
     return f"<details><summary>{escape(title)}</summary>{body}</details>"
 
 
 def scrolled(name: str, body: str) -> str:
-    """What may be larger than the screen: it scrolls by itself, also with the keyboard."""
+    """A scrollable box, also by keyboard, for content wider than the screen."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}">{body}</div>'
 
 
@@ -106,7 +106,7 @@ def table(
     classes: Sequence[str] = (),
     numbers: str = "",
 ) -> str:
-    """A table that can be sorted; `numbers` has an "n" for every column of numbers."""
+    """A sortable table; `numbers` has an "n" for every numeric column."""
     kinds = numbers.ljust(len(head))
     heads = "".join(
         f'<th scope="col"{" class=num" if kind == "n" else ""}>{escape(text)}</th>'
@@ -129,7 +129,7 @@ def _cell(cell: Cell, kind: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration.
+    """Format a duration.
 
     >>> seconds(0.0000123), seconds(0.5), seconds(12.0), seconds(None)
     ('12.3 µs', '500 ms', '12 s', '–')

@@ -1,1 +1,1 @@
-"""`tf-adapter port`: scripts for GPUs and plain scripts, changed where a change is needed to run on the NPU."""
+"""`tf-adapter port`: ports GPU and CPU scripts to the NPU, with as few changes as necessary."""

@@ -34,9 +34,9 @@ def port(
     ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Turn scripts for GPUs, and plain ones, into scripts for the NPU, where a change is needed at all.
+    """Port GPU and CPU scripts to the NPU; change only what is necessary.
 
-    Prints a diff with a reason for each change, and what is left to do by hand. Files change with --write only.
+    Prints a diff with a reason for each change, and the changes left to you. Files change with --write only.
     """
     if check and write:
         raise typer.BadParameter("--check changes nothing: leave out one of --check and --write")
@@ -80,7 +80,7 @@ def _data(result: Ported) -> dict[str, object]:
 
 
 def _show(results: list[Ported], written: bool) -> None:
-    """The reasons and diffs on the output, a form that `patch` takes; what is left and the sum on the error output."""
+    """Print reasons and diffs to stdout, in a form that `patch` accepts, and leftovers and totals to stderr."""
     screen, remarks = console(), console(stderr=True)
     for result in results:
         for change in result.changes:
@@ -100,7 +100,7 @@ def _show(results: list[Ported], written: bool) -> None:
 
 
 def _show_diff(screen: Console, diff: str) -> None:
-    """In colours on a terminal; elsewhere byte for byte, tabs included."""
+    """Print a diff in colours on a terminal, elsewhere byte for byte, tabs included."""
     if not screen.is_terminal:
         sys.stdout.write(diff)
         return

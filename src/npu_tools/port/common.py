@@ -32,7 +32,7 @@ def _visible_devices(porter: Porter, node: Any, value: str) -> Any:
 
 
 def _hides_all(porter: Porter, node: cst.CSTNode) -> bool:
-    """True where GPUs are switched off: that must not switch off the NPU, nor on."""
+    """True if GPUs are hidden: the port must neither hide nor expose NPUs."""
     above: cst.CSTNode = node
     while not isinstance(above, (cst.Assign, cst.Call, cst.BaseStatement, cst.Module)):
         above = porter.parent(above)

@@ -1,6 +1,6 @@
-"""Horovod with TensorFlow: ranks, optimizers, tapes, hooks, callbacks and collectives under the names of the NPU.
+"""Horovod with TensorFlow: maps ranks, optimizers, tapes, hooks, callbacks and collectives to the NPU's names.
 
-A file is ported as a whole or not at all: where one name of Horovod has no equivalent, all stay, and each is reported.
+A file is ported completely or not at all: if one name has no equivalent, all stay, and each is reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEFAULTS = {"warmup_epochs": "5", "root_rank": "0"}
 
 @dataclass(frozen=True)
 class _Form:
-    """What a call becomes: {0} is its first argument, {keras}, {model} and parameters of the call have their names."""
+    """Template of a replaced call: {0} is its first argument; {keras}, {model} and the call's parameters go by name."""
 
     template: str
     module: str = ""
@@ -72,13 +72,13 @@ _VERSION2 = {
     "callbacks.MetricAverageCallback": _Form(_MEAN_OF_METRICS),
     _WARMUP: _Form(_WARMED_UP, _API, ("get_rank_size",)),
 }
-# Names that are no calls; arguments of calls above go with them.
+# Names that are not calls, such as arguments of the calls above.
 _CONSTANTS = {"Average": '"mean"', "Compression.none": "None", "Compression.fp16": "None"}
 _PACKAGES = ("horovod.tensorflow.keras", "horovod.tensorflow", "horovod.keras")
 
 
 def _in_horovod(name: str) -> str:
-    """The name inside of Horovod; "" where it is another's."""
+    """The name inside Horovod; "" for other names."""
     package = next((p for p in _PACKAGES if name.startswith(f"{p}.")), None)
     return name[len(package) + 1 :] if package else ""
 
@@ -87,7 +87,7 @@ def _in_horovod(name: str) -> str:
 class _Use:
     """How a file uses Horovod."""
 
-    names: frozenset[str]  # that no table can turn into ours, or not as they are used
+    names: frozenset[str]  # without an equivalent for this use
     tapes: frozenset[str]  # variables that hold distributed tapes
     model: str  # what is fitted
     keras: str  # how the file calls Keras
@@ -126,7 +126,7 @@ def _aliases(tree: ast.AST, modules: tuple[str, ...]) -> set[str]:
 
 
 def _names_in(tree: ast.AST, aliases: set[str]) -> set[str]:
-    """What a file uses of Horovod under the names it imports it by."""
+    """Horovod names used in a file."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -140,7 +140,7 @@ def _names_in(tree: ast.AST, aliases: set[str]) -> set[str]:
 
 
 def _keras(tree: ast.AST) -> str:
-    """How a file calls Keras; "" where it imports neither Keras nor TensorFlow."""
+    """The file's name for Keras; "" if it imports neither Keras nor TensorFlow."""
     own = sorted(_aliases(tree, ("keras", "tensorflow.keras", "tf_keras")))
     framework = sorted(_aliases(tree, ("tensorflow",)))
     return own[0] if own else f"{framework[0]}.keras" if framework else ""
@@ -161,7 +161,7 @@ def _makes_tape(node: ast.expr) -> bool:
 
 
 def horovod_rules(facts: Facts) -> Rules:
-    """The rules for a file, which know what else it uses of Horovod."""
+    """The rules for a file, given its other uses of Horovod."""
     table = _VERSION1 if "tensorflow1" in facts else _VERSION2
     use = _use_of(facts.source, table)
     port = _Port(table, use)
@@ -216,7 +216,7 @@ class _Port:
         return expression('npu_device.distribute.all_reduce({gradients}, "mean")', gradients=updated)
 
     def _kept(self, porter: Porter, node: cst.CSTNode, used: str) -> bool:
-        """True where a name stays, which is said."""
+        """True if a name is kept; reports it."""
         if used in self.use.names:
             porter.left(
                 node,
@@ -230,7 +230,7 @@ class _Port:
         return bool(self.use.names)
 
     def name(self, porter: Porter, node: cst.CSTNode, name: str) -> cst.BaseExpression | None:
-        """Names that are no calls: kinds of reductions and compression."""
+        """Replace names that are not calls: reductions and compressions."""
         used = _in_horovod(name)
         parent = porter.parent(node)
         if not used or isinstance(parent, (cst.Attribute, cst.Call)) or self._kept(porter, node, used):
@@ -241,7 +241,7 @@ class _Port:
         return expression(_CONSTANTS[used])
 
     def statement(self, porter: Porter, node: cst.SimpleStatementLine, text: str) -> str | None:
-        """Imports of Horovod, and tapes that are wrapped under their own name, go."""
+        """Remove imports of Horovod and wrappings of tapes."""
         if self.use.names or len(node.body) != 1:
             return None
         only = node.body[0]

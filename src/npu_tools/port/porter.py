@@ -1,10 +1,10 @@
-"""The walk over one file: every rule is asked about every node it is declared for, and says what it did and why.
+"""Walks over one file and applies every rule to the nodes it is declared for; each change has a reason.
 
-1. A rule replaces a node or leaves it; it never edits text. So the result parses wherever the file did.
-2. Names are resolved through the imports of the file: `tf.Session`, `tensorflow.compat.v1.Session` and a bare `Session`
-   imported from there are the same name.
-3. Imports that the new code needs are added behind those of the framework, once.
-4. A ported file is left as it is.
+1. Rules replace nodes and never edit text, so the result parses if the file did.
+2. Names are resolved through the file's imports: `tf.Session`, `tensorflow.compat.v1.Session` and an imported
+   `Session` are the same name.
+3. Imports needed by the new code are added once, after those of the framework.
+4. Porting is idempotent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a file, or of the folder it belongs to."""
+    """Facts about a file or its folder."""
 
     frameworks: frozenset[str]  # "tensorflow", "tensorflow1", "torch"
     modules: frozenset[str]  # imported
@@ -52,13 +52,13 @@ class Rules:
     calls: Sequence[CallRule] = ()
     names: Sequence[NameRule] = ()
     strings: Sequence[StringRule] = ()
-    statements: Sequence[StatementRule] = ()  # whole statements, by their text; the answer replaces one
-    imports: Callable[[Porter], None] = lambda porter: None  # what a file of the framework needs in any case
+    statements: Sequence[StatementRule] = ()  # replace whole statements, by their text
+    imports: Callable[[Porter], None] = lambda porter: None  # imports that every file of the framework needs
 
 
 @dataclass
 class _Needed:
-    """Code that is put behind the framework's imports."""
+    """Code to insert after the framework's imports."""
 
     imports: list[str] = field(default_factory=list)
     names: dict[str, set[str]] = field(default_factory=dict)  # module: names to import from it
@@ -86,7 +86,7 @@ class Porter(cst.CSTTransformer):
         return int(position.start.line)
 
     def name(self, node: cst.CSTNode) -> str:
-        """The full name that an expression stands for; "" where it is not one that an import gives."""
+        """Fully qualified name of an expression; "" if it does not come from an import."""
         found: Any = self.get_metadata(QualifiedNameProvider, node, set())
         names = [n.name for n in found if n.source.name == "IMPORT"]
         return names[0].replace("tensorflow.compat.v1.", "tensorflow.") if len(names) == 1 else ""
@@ -98,27 +98,27 @@ class Porter(cst.CSTTransformer):
         self.changes.add(Change(self.line(node), reason))
 
     def note(self, line: int, reason: str) -> None:
-        """A change that belongs to a line rather than to a node."""
+        """Record a change of a line."""
         self.changes.add(Change(line, reason))
 
     def left(self, node: cst.CSTNode, text: str, remedy: str) -> None:
         self.leave(self.line(node), text, remedy)
 
     def leave(self, line: int, text: str, remedy: str) -> None:
-        """What the user has to do himself."""
+        """Record a change left to the user."""
         self.leftovers.add(Leftover(line, text, remedy))
 
     def need_import(self, line: str) -> None:
-        """An import statement behind the framework's own."""
+        """Request an import statement after the framework's."""
         if line not in self._needed.imports and line not in self.facts.source:
             self._needed.imports.append(line)
 
     def need_name(self, module: str, name: str) -> None:
-        """`from module import name` behind the framework's own imports."""
+        """Request `from module import name` after the framework's imports."""
         self._needed.names.setdefault(module, set()).add(name)
 
     def need_setup(self, line: str) -> None:
-        """A statement behind all leading imports."""
+        """Request a statement after all leading imports."""
         if line not in self._needed.setup and line not in self.facts.source:
             self._needed.setup.append(line)
 
@@ -197,7 +197,7 @@ class Porter(cst.CSTTransformer):
         return updated_node
 
     def _may_go(self, node: cst.SimpleStatementLine) -> bool:
-        """True if nothing is lost when a statement goes: a block's last statement, or a comment before it."""
+        """True if a statement can be removed without losing a comment or emptying a block."""
         block = self.parent(node)
         if any(line.comment is not None for line in node.leading_lines):
             return False
@@ -238,7 +238,7 @@ class Porter(cst.CSTTransformer):
 
 
 def _places(body: Sequence[Any], roots: frozenset[str]) -> tuple[int, int]:
-    """Where new imports go (behind the framework's first), and where new statements go (behind all imports there)."""
+    """Positions of new imports (after the framework's first) and of new statements (after the imports there)."""
     first = next((i for i, node in enumerate(body) if _imports(node) & roots), None)
     if first is None:
         start = 0
@@ -252,7 +252,7 @@ def _places(body: Sequence[Any], roots: frozenset[str]) -> tuple[int, int]:
 
 
 def _import_line(module: str, names: Sequence[str]) -> str:
-    """An import statement, one name a line where it is long.
+    """Format an import statement, with one name per line if it is long.
 
     >>> _import_line("os", ["path", "sep"])
     'from os import path, sep'
@@ -266,13 +266,13 @@ def _import_line(module: str, names: Sequence[str]) -> str:
 
 
 def _imports(node: cst.CSTNode) -> frozenset[str]:
-    """The packages that a statement imports where it does nothing else; `try` and `if` are looked into."""
+    """Packages imported by a statement that does nothing else, including inside `try` and `if`."""
     found: set[str] = set()
     return frozenset(found) if _collect(node, found) else frozenset()
 
 
 def _collect(node: cst.CSTNode, found: set[str]) -> bool:
-    """Collects packages; False where there is anything but imports."""
+    """Collect packages; False if there is anything but imports."""
     if isinstance(node, cst.Import):
         found |= {_first(alias.name) for alias in node.names}
         return True
@@ -318,9 +318,9 @@ def _is_docstring(node: cst.CSTNode) -> bool:
 def port_source(
     source: str, path: str, facts: Facts, rules: Iterable[Rules], roots: frozenset[str]
 ) -> Ported:
-    """Port one file; `roots` are the packages behind whose imports new ones are put."""
+    """Port one file; new imports go after those of the packages `roots`."""
     porter = Porter(facts, list(rules), roots)
     after = MetadataWrapper(cst.parse_module(source)).visit(porter).code
-    ast.parse(after)  # a rule that breaks a file must not reach the user's disk
+    ast.parse(after)  # never write a file that a rule broke
     changes = sorted(porter.changes) if after != source else []
     return Ported(path, source, after, changes, sorted(porter.leftovers))

@@ -1,4 +1,4 @@
-"""A script or the scripts of a folder: which files there are, what each is written for, and the port of each."""
+"""Finds the scripts of a folder, detects each one's framework, and ports them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def port_files(paths: Sequence[Path], framework: str = "") -> list[Ported]:
 
 
 def write(ported: Ported, path: Path) -> None:
-    """Replace a file by its port, with the encoding it had."""
+    """Replace a file by its port, keeping the encoding."""
     encoding = cst.parse_module(path.read_bytes()).encoding
     aside = path.with_name(f".{path.name}.ported")
     aside.write_bytes(ported.after.encode(encoding))
@@ -109,7 +109,7 @@ def _rules(file: _File, facts: Facts, framework: str) -> Iterator[Rules]:
 
 
 def _is_entry(file: _File, files: Sequence[_File]) -> bool:
-    """True if a file is started: it says so, or no other file imports it."""
+    """True if a file is an entry point: it has a main guard, or no other file imports it."""
     if len(files) == 1:
         return True
     for node in file.tree.body:

@@ -1,4 +1,4 @@
-"""PyTorch: `cuda` becomes `npu`, NCCL becomes HCCL, mixed precision and compiled models have their own names."""
+"""PyTorch: `cuda` becomes `npu`, NCCL becomes HCCL; renames mixed precision and compiled models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PYTORCH"]
 _CUDA = re.compile("cuda")
 _CUDA_STRING = re.compile(r"cuda(:(\d*|%[ds]|\{\w*\}))?")
 _TYPE = re.compile(r"torch\.cuda\.\w*Tensor")
-# What torch.npu has under the names of torch.cuda; tests compare it with torch_npu.npu.
+# Names of torch.cuda that torch.npu has too; tests compare the list with torch_npu.npu.
 NPU_NAMES = frozenset(
     {
         *(
@@ -44,7 +44,7 @@ NPU_NAMES = frozenset(
     }
 )
 _AMP = ("autocast", "GradScaler")
-_DIFFERENT = ("DataLoader", ".numpy(", "from_numpy")  # need tensors of the host
+_DIFFERENT = ("DataLoader", ".numpy(", "from_numpy")  # need host tensors
 
 
 def _device(porter: Porter, node: Any, value: str) -> Any:
@@ -100,7 +100,7 @@ def _remedy(used: str) -> str:
 
 
 def _import(porter: Porter, node: cst.SimpleStatementLine, text: str) -> str | None:
-    """`from torch.cuda... import` of what the NPU has too."""
+    """`from torch.cuda... import` of names that the NPU has too."""
     if len(node.body) != 1 or not isinstance(node.body[0], (cst.ImportFrom, cst.Import)):
         return None
     small = node.body[0]
@@ -168,7 +168,7 @@ def _imports(porter: Porter) -> None:
 
 
 def _plain(porter: Porter, line: int) -> None:
-    """A script that names no device."""
+    """A script without device names."""
     kept = next((text for text in _DIFFERENT if text in porter.facts.source), None)
     if kept:
         porter.leave(

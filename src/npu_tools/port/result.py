@@ -1,4 +1,4 @@
-"""What porting a file gives: the new text, a reason for each change, and what is left to the user."""
+"""Result of porting a file: the new text, a reason for each change, and the changes left to the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Change:
 
 @dataclass(frozen=True, order=True)
 class Leftover:
-    """What could not be ported, and what to do about it."""
+    """A place that could not be ported, and the remedy."""
 
     line: int
     text: str

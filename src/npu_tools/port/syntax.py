@@ -1,4 +1,4 @@
-"""Small helpers over LibCST: names, strings, arguments, parsed templates."""
+"""LibCST helpers: names, strings, arguments, parsed templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["argument", "expression", "keyword", "replaced_text", "statement", "s
 
 
 def expression(template: str, **parts: cst.BaseExpression) -> cst.BaseExpression:
-    """An expression from text with {names} for parts.
+    """Parse an expression template with {names} for its parts.
 
     >>> cst.Module([]).code_for_node(expression("f({x}, 1)", x=cst.Name("y")))
     'f(y, 1)'
@@ -31,7 +31,7 @@ def expression(template: str, **parts: cst.BaseExpression) -> cst.BaseExpression
 
 
 def statement(text: str, config: cst.PartialParserConfig) -> Any:
-    """A statement from text."""
+    """Parse a statement."""
     parsed = cst.parse_statement(text, config)
     assert isinstance(parsed, cst.BaseStatement)
     return parsed
@@ -46,7 +46,7 @@ def string_value(node: cst.BaseExpression) -> str | None:
 
 
 def replaced_text(node: Any, pattern: re.Pattern[str], by: str) -> Any:
-    """A string or part of a format string with the pattern replaced once in its text, quotes and prefix kept."""
+    """Replace a pattern once in a string or format string part, keeping quotes and prefix."""
     return node.with_changes(value=pattern.sub(by, node.value, count=1))
 
 
@@ -58,7 +58,7 @@ def keyword(args: Sequence[cst.Arg], name: str) -> int | None:
 
 
 def argument(call: cst.Call, name: str, position: int) -> int | None:
-    """The position of an argument given by name or by place; None where it is not given."""
+    """Index of an argument given by name or position; None if missing."""
     found = keyword(call.args, name)
     if found is not None:
         return found
@@ -67,7 +67,7 @@ def argument(call: cst.Call, name: str, position: int) -> int | None:
 
 
 def with_argument(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
-    """The call with one more keyword argument at its end."""
+    """Append a keyword argument to a call."""
     args = list(call.args)
     if args:
         last = args[-1]
@@ -85,7 +85,7 @@ def with_argument(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.C
 
 
 def _between(call: cst.Call, args: Sequence[cst.Arg]) -> cst.Comma:
-    """The comma between two arguments of this call, with the space or line break that it has behind it."""
+    """The comma between two arguments of this call, with its trailing whitespace."""
     before = args[-2].comma if len(args) > 1 else None
     return (
         before if isinstance(before, cst.Comma) else cst.Comma(whitespace_after=call.whitespace_before_args)

@@ -1,4 +1,4 @@
-"""TensorFlow 1: sessions and estimators with a configuration for the NPU, devices, mixed precision."""
+"""TensorFlow 1: configures sessions and estimators for the NPU; devices, mixed precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from npu_tools.port.syntax import argument, expression, replaced_text, with_argu
 __all__ = ["TENSORFLOW1"]
 
 _INIT = "npu_bridge.npu_init"
-# Who takes a configuration, and at which place where it is not named.
+# Callables with a configuration parameter, and its position.
 _SESSIONS = {"Session": 2, "InteractiveSession": 2, "train.MonitoredTrainingSession": 8}
 _ESTIMATORS = {
     "estimator.Estimator": 2,
@@ -45,7 +45,7 @@ def _short(name: str) -> str:
 def _configured(
     porter: Porter, original: cst.Call, updated: cst.Call, place: int, helper: str, parameter: str
 ) -> cst.Call | None:
-    """The call with its configuration made fit for the NPU."""
+    """Adapt the configuration of a call to the NPU."""
     at = argument(updated, "config", place)
     if at is None:
         return with_argument(updated, "config", expression(f"{helper}()"))
@@ -81,7 +81,7 @@ _MANAGED = (
 def _managed_session(
     porter: Porter, original: cst.Call, updated: cst.Call, name: str
 ) -> cst.BaseExpression | None:
-    """Sessions that a supervisor or session manager makes."""
+    """Sessions created by a supervisor or session manager."""
     del name
     function = original.func
     if not isinstance(function, cst.Attribute) or function.attr.value not in _MANAGED:

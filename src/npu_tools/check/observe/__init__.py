@@ -1,1 +1,1 @@
-"""Hooks that watch a script run, one module a framework; nothing here changes what a script computes."""
+"""Hooks that observe a running script, one module per framework; they never change its results."""

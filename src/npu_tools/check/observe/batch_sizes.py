@@ -1,4 +1,4 @@
-"""How fast a script's step is at other batch sizes, and how much of the device's memory it takes."""
+"""Measures a script's step at other batch sizes: time and device memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from npu_tools.check.request import Request
 
 __all__ = ["Repeatable", "attempt", "common_batch", "resized", "throughput"]
 
-_SECONDS = 8.0  # for all sizes; a size that was begun is finished
+_SECONDS = 8.0  # for all sizes; the current size is completed
 _WARM = 6
 _REPEATS = 5
-_ONE = 0.5  # seconds after which a size is not repeated
+_ONE = 0.5  # sizes that take longer are not repeated
 
 Step = Callable[[], Any]
 
 
 def common_batch(shapes: Sequence[tuple[int, ...]]) -> int:
-    """The first dimension that all tensors of a step share; raises ValueError where there is none.
+    """The first dimension shared by all tensors of a step; raises ValueError if there is none.
 
     >>> common_batch([(32, 8), (32,), ()])
     32
@@ -35,7 +35,7 @@ def common_batch(shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def resized(array: np.ndarray, batch: int) -> np.ndarray:
-    """An array with another number of rows, its own ones again and again.
+    """An array with another number of rows, repeating its own.
 
     >>> resized(np.array([[1], [2]]), 3).ravel().tolist()
     [1, 2, 1]
@@ -44,7 +44,7 @@ def resized(array: np.ndarray, batch: int) -> np.ndarray:
 
 
 def sizes_around(batch: int, asked: Sequence[int]) -> list[int]:
-    """The batch sizes to measure: those asked for, else half, once, twice and four times the script's own.
+    """The batch sizes to measure: the requested ones, else 1/2, 1, 2 and 4 times the script's own.
 
     >>> sizes_around(16, ()), sizes_around(1, ()), sizes_around(16, (8, 1))
     ([8, 16, 32, 64], [1, 2, 4], [1, 8])
@@ -54,7 +54,7 @@ def sizes_around(batch: int, asked: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Repeatable:
-    """A step that can be done again: its own batch size, and the step for another one."""
+    """A repeatable step: its batch size, and a function that makes the step for another one."""
 
     batch: Callable[[], int]
     step: Callable[[int], Step]
@@ -63,7 +63,7 @@ class Repeatable:
 def throughput(
     step: Repeatable | None, request: Request, tell: Callable[[str, int, int], None]
 ) -> list[dict[str, Any]]:
-    """Rows of batch, seconds of a step and bytes of the device; none where the step cannot be done again."""
+    """Rows of batch, seconds per step and device bytes; empty if the step cannot be repeated."""
     rows: list[dict[str, Any]] = []
     try:
         sizes = [] if step is None else sizes_around(step.batch(), request.batches)
@@ -76,13 +76,13 @@ def throughput(
         tell("batch sizes", len(rows), len(sizes))
         try:
             rows.append({"batch": batch, **_measured(step.step(batch), request.side == "npu")})
-        except Exception as error:  # a step of one fixed batch, or one that does not fit
+        except Exception as error:  # a fixed batch size, or out of memory
             rows.append({"batch": batch, "refused": str(error)[:300]})
     return rows
 
 
 def attempt(step: Repeatable | None, batch: int) -> dict[str, Any]:
-    """The seconds of one step of a batch, or why it cannot be done."""
+    """Seconds of one step with this batch, or the reason why it fails."""
     if step is None:
         return {"refused": "the step cannot be repeated"}
     try:
@@ -104,9 +104,7 @@ def _measured(step: Step, on_npu: bool) -> dict[str, Any]:
     if on_npu:
         npu_runtime.reset_peak()
     began = time.perf_counter()
-    for _ in range(
-        _WARM
-    ):  # the first one compiles, a later one may do so again for a size that is used often
+    for _ in range(_WARM):  # the first step compiles; a later one may specialise for a frequent size
         step()
         if time.perf_counter() - began > _ONE:
             break

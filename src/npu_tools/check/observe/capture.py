@@ -1,4 +1,4 @@
-"""Keeps the graphs that are compiled in a run, with the inputs of their first call, to look at their layers."""
+"""Captures the graphs that a run compiles, with the inputs of their first calls, to analyse their layers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DUMPS = ("enable_dump", "enable_dump_debug", "data_dump_type")  # options of sc
 class Capture:
     """Graphs, the inputs of their first calls, and how the framework computes them.
 
-    They are kept where the request wants layers, or where the script itself asks for dumps of tensors or for the
-    detection of overflows: the tables of the report are the answer to both.
+    Captured if the request includes layers, or if the script enables tensor dumps or overflow detection, which the
+    report's tables replace.
     """
 
     def __init__(self, request: Request) -> None:
@@ -43,11 +43,11 @@ class Capture:
         self._ended = False
 
     def end(self) -> None:
-        """Keep no more graphs: the script has ended."""
+        """Stop capturing: the script has ended."""
         self._ended = True
 
     def watch_tensorflow(self) -> Capture:
-        """Keep the functions of TensorFlow 2 and the parts of TensorFlow 1's sessions."""
+        """Capture the functions of TensorFlow 2 and the parts of TensorFlow 1 sessions."""
         from tf_adapter import callbacks, lowering
 
         around(lowering, "compile_plan", self._compiled)
@@ -56,7 +56,7 @@ class Capture:
         return self
 
     def watch_torch(self) -> Capture:
-        """Keep the graphs of `torch.compile`."""
+        """Capture the graphs of `torch.compile`."""
         from torchair import executable
 
         around(executable, "compile_graph", self._loaded)
@@ -65,7 +65,7 @@ class Capture:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody wants to see the layers."""
+        """True if layers are to be analysed."""
         return bool(self._request.layers or self._request.mixlist or self.asked)
 
     def _parsed(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ class Capture:
     # -- TensorFlow --------------------------------------------------------------------------------------------
 
     def _attempted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Note which function is parsed: it is compiled next, on the same thread."""
+        """Note the parsed function: it is compiled next, on the same thread."""
 
         def attempt(request: Any, functions: Any, *args: Any) -> Any:
             self._parsing.source = (request.graph, functions)
@@ -159,7 +159,7 @@ class Capture:
     def analyse(
         self, location_of: Callable[[str], str], tell: Callable[[str, int, int], None]
     ) -> dict[str, Any]:
-        """The layers of the graphs that were compiled, in the order of their first calls, without the small ones.
+        """Analyse the layers of the captured graphs in the order of their first calls, without the small ones.
 
         `location_of` gives the user's line of a node of TensorFlow's, or of a stack trace of PyTorch's.
         """
@@ -194,7 +194,7 @@ class Capture:
 
 
 class _Watched:
-    """A program that tells the inputs of its first call."""
+    """A program that captures the inputs of its first call."""
 
     def __init__(self, program: Any, ports: Sequence[Any], tell: Callable[[list[np.ndarray]], Any]) -> None:
         self._program, self._ports, self._tell = program, ports, tell

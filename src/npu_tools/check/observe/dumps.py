@@ -1,4 +1,4 @@
-"""Dumps of tensors that a script asks for: not while it is measured, and collected in a run of their own."""
+"""Tensor dumps requested by a script: disabled while it is measured, collected in a separate run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frameworks' own values of the nodes of a graph, from the inputs that the NPU had."""
+"""Evaluates the nodes of a graph with the framework, on the NPU's inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _serial = itertools.count()
 
 
 class FlatFunction:
-    """A TensorFlow function, or part of a graph, that TensorFlow runs on the host with more results."""
+    """A TensorFlow function or subgraph that TensorFlow runs on the host with additional outputs."""
 
     def __init__(self, graph: Any, functions: Any, inputs: Sequence[Any]) -> None:
         import tensorflow as tf
@@ -58,7 +58,7 @@ class FlatFunction:
         return {node: array for node, array in made.items() if array.dtype.kind in "fV"}
 
     def _with_arguments(self, drawn: Drawn) -> tuple[Any, list[np.ndarray]]:
-        """The graph with arguments in place of random nodes and without host-only nodes, and these arguments."""
+        """The graph without host-only nodes and with arguments for random nodes, and these arguments."""
         import tensorflow as tf
 
         from tf_adapter.graphs import ARGUMENT
@@ -79,7 +79,7 @@ class FlatFunction:
         return replace(graph, nodes=kept, args=list(values)), list(values.values())
 
     def _is_handle(self, arg: str) -> bool:
-        """Whether the nodes that read a variable take its handle, not its value."""
+        """True if the readers of a variable take its handle, not its value."""
         import tensorflow as tf
 
         for node in self._graph.nodes.values():
@@ -90,11 +90,11 @@ class FlatFunction:
 
 
 def _computable(graph: Any, known: Collection[str]) -> dict[str, Any]:
-    """The nodes that TensorFlow can compute from the known arguments, in a function.
+    """Nodes of a function that TensorFlow can compute from the known arguments.
 
-    1. A random node whose numbers are not known, an argument that only the host has, a write to a variable by
-       reference, and what reads one of these, are left out.
-    2. So is what reads an argument after such a write: its value may be a new one. Others do not wait for it.
+    1. Random nodes with unknown values, host-only arguments and writes to reference variables are excluded, with their
+       consumers.
+    2. Reads of an argument after such a write are excluded too, since its value may have changed.
     """
     from tf_adapter.graphs import ARGUMENT
     from tf_adapter.randomness import COUNTED
@@ -122,7 +122,7 @@ def _by_reference(op: str) -> bool:
 
 
 def _input_type(node: Any, index: int) -> int:
-    """The element type of an input that is the same for all uses of an operator, or named by a list; else 0."""
+    """Element type of an input if fixed by the operator or by a type list; else 0."""
     from tensorflow.python.framework import op_def_registry
 
     found = op_def_registry.get(node.op)
@@ -157,7 +157,7 @@ class FxGraph:
         ]
 
     def line(self, location_of: Callable[[str], str]) -> Callable[[str], str]:
-        """The user's line by node, where it is known by stack trace."""
+        """The user's line of each node, from stack traces."""
         traces = {n.name: n.meta.get("stack_trace") or "" for n in self._module.graph.nodes}
         return lambda node: location_of(traces.get(node, ""))
 

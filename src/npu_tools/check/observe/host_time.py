@@ -1,4 +1,4 @@
-"""What the operators of the host and the input take in a run of a session, by TensorFlow's own trace of it."""
+"""Time of host operators and input in a session run, from TensorFlow's trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HostTime:
 
 
 def traced(original: Callable[..., Any], graph: Any) -> Callable[..., tuple[Any, HostTime]]:
-    """A `Session.run` that returns the time of the host's operators too."""
+    """Like `Session.run`, but also returns the time of the host's operators."""
     import tensorflow.compat.v1 as tf
 
     def run(
@@ -45,7 +45,7 @@ def traced(original: Callable[..., Any], graph: Any) -> Callable[..., tuple[Any,
 
 
 def host_time(nodes: Iterable[tuple[str, int]]) -> HostTime:
-    """The time of the host's operators, from types and microseconds.
+    """Sum the time of the host's operators from (type, microseconds) pairs.
 
     >>> host_time([("NpuGraph", 900), ("IteratorGetNext", 200), ("StringJoin", 50), ("NoOp", 3)])
     HostTime(host=5e-05, input=0.0002)

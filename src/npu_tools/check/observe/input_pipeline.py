@@ -1,4 +1,4 @@
-"""How fast a `tf.data` pipeline is without a model, and which of its stages takes the time."""
+"""Measures a `tf.data` pipeline without a model, and the share of each stage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LINE = "_npu_check_line"
 
 
 def measure(dataset: Any) -> dict[str, Any] | None:
-    """Seconds for a batch, and the stages with their part of it and line; None for one of fewer than two batches."""
+    """Seconds per batch, and the stages with their share and line; None for fewer than two batches."""
     chain = _chain(dataset)
     with tf.device("/CPU:0"):
         until = [_seconds(stage, factor) for stage, factor in zip(chain, _factors(chain), strict=True)]
     whole = until[-1]
     if whole is None:
         return None
-    # What a stage and those before it take is at most what they and all behind them take.
+    # The cumulative time up to a stage is at most that up to a later one.
     bounded = list(itertools.accumulate([t or 0.0 for t in reversed(until)], min))[::-1]
     parts = [b - a for a, b in itertools.pairwise([0.0, *bounded])]
     stages = [
@@ -35,7 +35,7 @@ def measure(dataset: Any) -> dict[str, Any] | None:
 
 
 def _chain(dataset: Any) -> list[Any]:
-    """A dataset and what it is made of, the source first, as far as there is one source."""
+    """A dataset and its inputs, source first, as long as there is a single source."""
     chain = [dataset]
     while len(chain[-1]._inputs()) == 1:
         chain.append(chain[-1]._inputs()[0])
@@ -44,7 +44,7 @@ def _chain(dataset: Any) -> list[Any]:
 
 
 def _factors(chain: list[Any]) -> list[int]:
-    """How many elements of each stage one element of the last one takes."""
+    """Number of elements of each stage per element of the last one."""
     factors, needed = [], 1
     for stage in reversed(chain):
         factors.append(needed)
@@ -55,10 +55,10 @@ def _factors(chain: list[Any]) -> list[int]:
 
 
 def _seconds(dataset: Any, factor: int) -> float | None:
-    """Seconds for so many elements: the median, of stages that prepare several at once the mean.
+    """Seconds for `count` elements: the median; the mean for stages that prepare several at once.
 
-    The elements in between are skipped inside TensorFlow: to hand each of them to Python would cost more than most
-    stages do. The first ones, which start the pipeline, do not count. None for a dataset that ends too early to tell.
+    Elements in between are skipped inside TensorFlow, since returning each to Python would cost more than most stages.
+    Warm-up elements do not count. None if the dataset is too short.
     """
     iterator = iter(dataset if factor == 1 else dataset.shard(factor, factor - 1))
     ends = [time.perf_counter()]

@@ -1,4 +1,4 @@
-"""What the NPU did for a TensorFlow script: operators by place and reason, calls over time, memory."""
+"""The NPU's work for a TensorFlow script: operators by placement and reason, calls over time, memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NO_MODEL = "an eager operator that is not worth a crossing, or was called too s
 
 
 def start() -> None:
-    """Write the times of calls down from here on, whatever options the script sets."""
+    """Start recording call times, regardless of the script's options."""
     native.set_timeline(True)
     around(native, "set_timeline", lambda original: lambda on: original(True))
 
 
 def reports() -> Iterable[Any]:
-    """The explanations of all functions that were compiled."""
+    """The explanations of all compiled functions."""
     for found in functions.compiled():
         if found.report is not None and not functions.is_step(found.name):
             made = report(found.name)
@@ -37,7 +37,7 @@ def reports() -> Iterable[Any]:
 def operators(location_of: Callable[[str, str], str], timeline: list[Any]) -> list[dict[str, Any]]:
     """Rows of operator, place and reason with counts, nodes and lines; functions first, then eager operators.
 
-    `calls` is how often the function of an operator was called: what runs once does not matter for a step.
+    `calls` counts calls of the operator's function: functions that run once do not affect a step.
     """
     rows: dict[tuple[str, str, str, str], dict[str, Any]] = {}
     called = Counter(s[0] for s in timeline)
@@ -70,7 +70,7 @@ def operators(location_of: Callable[[str, str], str], timeline: list[Any]) -> li
 
 
 def _calls(function: str, called: Counter[str]) -> int:
-    """How often a function was called: itself, or the steps it was divided into."""
+    """Number of calls of a function or of the steps it was divided into."""
     steps = (count for name, count in called.items() if name.startswith(f"{function}_step"))
     return max([called[function], *steps])
 
@@ -136,7 +136,7 @@ def _scope(node: str) -> str:
 
 
 def spans(timeline: list[Any], began: float) -> list[dict[str, Any]]:
-    """Calls over time: name, what they were, begin and end in seconds since the run began."""
+    """Calls over time: name, kind, start and end in seconds since the run began."""
     kinds = {name: _kind(name, on_npu) for name, on_npu in {(s[0], s[1]) for s in timeline}}
     return [
         {"name": name, "kind": kinds[name], "begin": begin / 1e9 - began, "end": end / 1e9 - began}

@@ -1,4 +1,4 @@
-"""What the runtime recorded of a run, whichever framework it was for: tasks with their times, programs over time."""
+"""The runtime's record of a run of any framework: task times, programs over time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_STEPS = 3
 
 
 def start() -> None:
-    """Record runs of programs from here on; before any is loaded."""
+    """Start recording program runs; call before any program is loaded."""
     npu_runtime.set_recording(True)
 
 
@@ -40,7 +40,7 @@ class Recorded:
         ]
 
     def kernels(self) -> list[dict[str, Any]]:
-        """The tasks that took the most time; seconds are those of a call."""
+        """The most expensive tasks, with seconds per call."""
         rows = [
             {
                 **{key: task[key] for key in ("name", "engine", "kind", "dtype", "calls", "flops")},

@@ -1,4 +1,4 @@
-"""TensorFlow 2 and Keras: what counts as a step, and where its operators came from.
+"""TensorFlow 2 and Keras: detects steps and maps operators to source lines.
 
 1. `fit`, `evaluate`, `predict`: a batch is a step; `fit` and `evaluate` end after the steps that were asked for.
 2. A loop over a `tf.function`: a call is a step; the script ends after the steps that were asked for.
@@ -49,7 +49,7 @@ def _floats(value: Any) -> list[np.ndarray]:
 
 
 def _loss(value: Any) -> float | None:
-    """The loss among results: what is called so, else the only or first scalar."""
+    """The loss among results: the one with that name, else the only or first scalar."""
     if isinstance(value, dict) and "loss" in value:
         value = value["loss"]
     scalars = [a for a in _floats(value) if a.size == 1]
@@ -224,7 +224,7 @@ class TensorFlowHooks:
         """The main series' step for other batch sizes; None where it cannot be repeated."""
         series = self.recorder.main_series()
         key = ("", "") if series is None else (series.kind, series.name)
-        if key[0] == "optimizer":  # an eager loop: what can be repeated is the call of the model
+        if key[0] == "optimizer":  # an eager loop: only the call of the model can be repeated
             key = next((k for k in self._steps if k[0] == "call"), key)
         return self._steps.get(key)
 
@@ -248,7 +248,7 @@ class TensorFlowHooks:
         return create
 
     def _mapped(self, operation: Any) -> str:
-        """The line of an operator in code that AutoGraph has rewritten: TensorFlow knows where it was."""
+        """Original line of an operator in code that AutoGraph rewrote."""
         roots = self.recorder.roots
         for frame in reversed(list(operation.traceback)):
             if roots.owns(frame.filename):
@@ -256,7 +256,7 @@ class TensorFlowHooks:
         return ""
 
     def _layer_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A `__new__` that notes the line: Keras reads the signature of `__init__`, which stays as it is."""
+        """A `__new__` that records the line; `__init__` stays unchanged because Keras reads its signature."""
         recorder = self.recorder
 
         def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -283,7 +283,7 @@ class TensorFlowHooks:
         return call
 
     def location_of(self, node: str, function: str = "") -> str:
-        """The line that a node of a function comes from; of a gradient, that of the nodes it belongs to."""
+        """Source line of a function's node; for gradients, that of the forward nodes."""
         parts = node.split("/")
         inner = ("/".join(parts[start:]) for start in range(len(parts)))
         own = next((self._line(name, function) for name in inner if name in self.lines), "")
@@ -379,12 +379,12 @@ def _batch_of(structure: Any) -> int:
 
 
 def _awaited(value: Any) -> Any:
-    """A result, once it is there."""
+    """Wait for a result."""
     return value.numpy() if hasattr(value, "numpy") else value
 
 
 def _in_generated_code() -> bool:
-    """Whether the innermost code that is not TensorFlow's was written by AutoGraph."""
+    """True if the innermost frame outside TensorFlow is AutoGraph's generated code."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -437,7 +437,7 @@ class _Batches(tf.keras.callbacks.Callback):
 
 
 def on_host(devices: int) -> None:
-    """Let a script that names NPUs run without one: `/NPU:n` means `/CPU:n`."""
+    """Let a script that names NPUs run without one: map `/NPU:n` to `/CPU:n`."""
     if devices > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
@@ -455,7 +455,7 @@ def on_host(devices: int) -> None:
 
 
 def _host_name(name: Any) -> Any:
-    """A device that the host has.
+    """The host's device for a device name.
 
     >>> _host_name("/NPU:1"), _host_name("/job:localhost/device:npu:0"), _host_name(None)
     ('/CPU:1', '/job:localhost/device:CPU:0', None)

@@ -1,7 +1,7 @@
-"""A TensorFlow 1 script, watched: a run of a session is a step.
+"""Observes a TensorFlow 1 script: a session run is a step.
 
-The plain run has TensorFlow 1's names too (`npu_bridge.version1`), but its sessions stay with TensorFlow. Runs are told
-apart by what they fetch; the one that takes the most time is the step. Its loss is the first scalar among its results.
+The plain run has TensorFlow 1's names too (`npu_bridge.version1`), but TensorFlow runs its sessions. Runs are
+distinguished by their fetches; the most expensive one is the step. Its loss is the first scalar among its results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRACED = 2  # the step that is timed node by node
 
 
 class SessionWatcher:
-    """Sets TensorFlow 1's names up for one side, runs the script and collects the reports of its sessions."""
+    """Sets up TensorFlow 1's names for one side, runs the script and collects the reports of its sessions."""
 
     def __init__(self, request: Request, recorder: Recorder) -> None:
         self.request, self.recorder = request, recorder
@@ -40,7 +40,7 @@ class SessionWatcher:
         self._steps: dict[str, Repeatable] = {}  # runs by what they fetch
         self._host: dict[str, HostTime] = {}  # of one step of each
         self._closed: set[int] = set()  # sessions that the script has closed
-        self._open: list[Any] = []  # the same ones: they stay open, and their numbers theirs
+        self._open: list[Any] = []  # closed sessions, kept open so that ids are not reused
         ascend("npu_bridge.version1").install()
         import tensorflow as tf
 
@@ -122,12 +122,12 @@ class SessionWatcher:
         return run
 
     def _traces(self, name: str) -> bool:
-        """Whether the coming run is the one that TensorFlow times node by node: in the half that is not measured."""
+        """True if TensorFlow shall time the next run node by node; it is in the half that is not measured."""
         done = self.recorder.series.get(("session", name))
         return self.request.side == "npu" and done is not None and len(done.steps) == _TRACED
 
     def _close(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Sessions stay open for what is measured after the script; to the script they are closed."""
+        """Keep sessions open for later measurements; to the script they are closed."""
         del original
 
         def close(session: Any) -> None:
@@ -142,7 +142,7 @@ class SessionWatcher:
         ascend("npu_bridge.version1").run_main(path)
 
     def finish(self, found: dict[str, Any]) -> None:
-        """Add what is known once the script has ended, the longest measurements last."""
+        """Add results after the script has ended, the longest measurements last."""
         if self.request.side == "npu":
             found |= self.seen() | {"asked": self.captured.asked}
             self.captured.end()
@@ -155,12 +155,12 @@ class SessionWatcher:
         return self._line(node)
 
     def repeatable(self) -> Repeatable | None:
-        """The step that can be done again with another batch."""
+        """The step in a form that can be repeated with another batch."""
         series = self.recorder.main_series()
         return None if series is None else self._steps.get(series.name)
 
     def seen(self) -> dict[str, Any]:
-        """What the NPU has run so far: devices, operators, memory, times."""
+        """The NPU's work so far: devices, operators, memory, times."""
         import npu_runtime
         from npu_tools.check.observe.recorded import Recorded
 
@@ -183,10 +183,10 @@ class SessionWatcher:
         }
 
     def _spent(self, done: Any) -> dict[str, float]:
-        """Seconds of the later half of the steps by what they were spent on.
+        """Breakdown of the seconds of the later half of the steps.
 
-        What the host's operators and the input take is known from one step that TensorFlow timed; they may overlap with
-        each other, so that both together are no more than the time of a step outside of the NPU.
+        The times of host operators and input come from one step that TensorFlow traced; they may overlap, so their sum
+        is limited to the time of a step outside the NPU.
         """
         series = self.recorder.main_series()
         if series is None or len(series.steps) < 2:
@@ -245,13 +245,13 @@ class SessionWatcher:
 
 
 def _name(fetches: Any) -> str:
-    """What a run fetches, in words."""
+    """Describe the fetches of a run."""
     names = [str(getattr(item, "name", item)).removesuffix(":0") for item in _leaves(fetches)]
     return f"run({', '.join(names[:4])}{', …' if len(names) > 4 else ''})"
 
 
 def _leaves(structure: Any) -> list[Any]:
-    """What a fetch or its result is made of; the keys of dictionaries may be anything, hooks for example."""
+    """Leaves of a fetch or its result; dictionary keys may be of any type, such as hooks."""
     if isinstance(structure, Mapping):
         return [leaf for value in structure.values() for leaf in _leaves(value)]
     if isinstance(structure, (list, tuple)):

@@ -1,4 +1,4 @@
-"""A TensorFlow 2 or Keras script, watched, plainly or on the NPU."""
+"""Observes a TensorFlow 2 or Keras script, with or without the NPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(r"NPU:(\d+)")
 
 
 class TensorFlowWatcher:
-    """Sets TensorFlow up for one side, runs the script and collects what the NPU did."""
+    """Sets up TensorFlow for one side, runs the script and collects the NPU's work."""
 
     def __init__(self, request: Request, recorder: Recorder) -> None:
         self.request, self.recorder = request, recorder
@@ -59,7 +59,7 @@ class TensorFlowWatcher:
         runpy.run_path(path, run_name="__main__")
 
     def finish(self, found: dict[str, Any]) -> None:
-        """Add what is known once the script has ended, the longest measurements last."""
+        """Add results after the script has ended, the longest measurements last."""
         if self.request.side == "npu":
             found |= self.seen() | {"asked": self.captured.asked}
             self.captured.end()
@@ -75,7 +75,7 @@ class TensorFlowWatcher:
         return self.hooks.location_of(node)
 
     def repeatable(self) -> Repeatable | None:
-        """The step that can be done again with another batch."""
+        """The step in a form that can be repeated with another batch."""
         return self.hooks.repeatable()
 
     def _pipelines(self) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ class TensorFlowWatcher:
         return [m for m in measured if m is not None]
 
     def seen(self) -> dict[str, Any]:
-        """What the NPU has run so far: devices, operators, memory, times."""
+        """The NPU's work so far: devices, operators, memory, times."""
         import tensorflow as tf
 
         from npu_runtime import tensorflow as native
@@ -107,7 +107,7 @@ class TensorFlowWatcher:
 
 
 def _spent(spans: list[dict[str, Any]], recorder: Recorder) -> dict[str, float]:
-    """Seconds in the later half of the main series' steps, by what they were spent on."""
+    """Breakdown of the seconds of the later half of the main series."""
     series = recorder.main_series()
     if series is None or len(series.steps) < 2:
         return {}

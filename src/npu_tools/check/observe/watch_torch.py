@@ -1,4 +1,4 @@
-"""A PyTorch script, watched: plainly on the CPU, or with its modules compiled for the NPU.
+"""Observes a PyTorch script, on the CPU or with its modules compiled for the NPU.
 
 1. A step ends with an optimizer's `step`; its loss is what `backward` was called on. Without an optimizer, a call of
    the outermost module is a step.
@@ -63,7 +63,7 @@ def _host_device(value: Any) -> Any:
 
 
 class TorchWatcher:
-    """Sets PyTorch up for one side, runs the script and collects what was compiled."""
+    """Sets up PyTorch for one side, runs the script and collects the compiled graphs."""
 
     def __init__(self, request: Request, recorder: Recorder) -> None:
         self.request, self.recorder = request, recorder
@@ -158,7 +158,7 @@ class TorchWatcher:
                 module.zero_grad()
 
     def _on_npu(self, module: Any) -> Any:
-        """The module compiled for the NPU, once; itself in the plain run, or where the script has compiled it."""
+        """The module compiled for the NPU; unchanged in the plain run or if the script compiled it."""
         compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         if self.request.side != "npu" or compiled:
             return module
@@ -247,7 +247,7 @@ class TorchWatcher:
             runpy.run_path(path, run_name="__main__")
 
     def finish(self, found: dict[str, Any]) -> None:
-        """Add what is known once the script has ended, the longest measurements last."""
+        """Add results after the script has ended, the longest measurements last."""
         if self.request.side == "npu":
             found |= self.seen() | {"asked": self.captured.asked}
             self.captured.end()
@@ -260,11 +260,11 @@ class TorchWatcher:
         return "" if self.captured is None else str(self.captured.line(node, self._line))
 
     def repeatable(self) -> Repeatable | None:
-        """The step that can be done again with another batch."""
+        """The step in a form that can be repeated with another batch."""
         return next(iter(self._steps.values()), None)
 
     def seen(self) -> dict[str, Any]:
-        """What the NPU has run so far: devices, operators, memory, times."""
+        """The NPU's work so far: devices, operators, memory, times."""
         import npu_runtime
         from npu_tools.check.observe.recorded import Recorded
 
@@ -282,7 +282,7 @@ class TorchWatcher:
         }
 
     def _where(self, done: Any) -> dict[str, float]:
-        """Seconds of the later half of the training steps by what they were spent on."""
+        """Breakdown of the seconds of the later half of the training steps."""
         series = self.recorder.main_series()
         if series is None or series.kind != "optimizer" or self._half is None:
             return {}
@@ -400,7 +400,7 @@ def _copied(value: Any) -> Any:
 
 
 def _rows(value: Any, batch: int) -> Any:
-    """A tensor with another number of rows; anything else as it is."""
+    """Resize a tensor to another number of rows; return other values unchanged."""
     if not isinstance(value, torch.Tensor) or not value.dim():
         return value
     return value[torch.arange(batch) % len(value)]
@@ -426,7 +426,7 @@ def _plain_compile(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _inert(name: str) -> types.ModuleType:
-    """A module that has every name and does nothing, for imports whose only purpose is the device."""
+    """A stub module with every name, for imports whose only purpose is the device."""
     module = types.ModuleType(name)
     module.__path__ = []
     module.__getattr__ = lambda attribute: _missing(attribute)  # type: ignore[method-assign]
