@@ -1,4 +1,4 @@
-"""Run compiled models: pyACL's conventions (integer handles, return codes), and `acl.Model` for plain Python.
+"""Application runtime: pyACL's conventions (integer handles, return codes), and `acl.Model` for plain Python.
 
 >>> import acl
 >>> acl.init()
@@ -68,9 +68,9 @@ _logger = logging.getLogger("acl")
 
 @returns_code
 def init(config_path: str | None = None) -> None:
-    """Start using the device. A second time answers ACL_ERROR_REPEAT_INITIALIZE. Returns ret.
+    """Initialise the runtime. A second call returns ACL_ERROR_REPEAT_INITIALIZE. Returns ret.
 
-    The configuration file is JSON; "dump" in it asks for the tensors of models and operators.
+    The configuration file is JSON; its "dump" entry enables dumps of models' and operators' tensors.
     """
     if _state.process.initialised:
         raise AclError(_constants.ACL_ERROR_REPEAT_INITIALIZE, "acl is initialised already")
@@ -108,15 +108,15 @@ def get_soc_name() -> str:
 
 @returns_value(0, 0, 0)
 def get_version() -> tuple[int, int, int]:
-    """(major, minor, patch, ret) of these conventions."""
+    """(major, minor, patch, ret) of the interface."""
     return 1, 0, 0
 
 
 def get_recent_err_msg() -> str:
-    """Why the last failed call of this thread failed; then forgotten."""
+    """Message of this thread's last failed call; reading clears it."""
     return _conventions.last_message()
 
 
 def app_log(level: int, message: str) -> None:
-    """Write a line to the log of the application (logger "acl")."""
+    """Write a line to the application log (logger "acl")."""
     _logger.log(_LEVELS.get(level, logging.INFO), "%s", message)

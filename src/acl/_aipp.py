@@ -1,4 +1,4 @@
-"""Image pre-processing that is set for each run (dynamic AIPP), and what is known of it in a model."""
+"""Image pre-processing set for each run (dynamic AIPP), and queries of a model's pre-processing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "set_aipp_src_image_size",
 ]
 
-AIPP_BYTES = 4096  # of the input that stands for the settings; they are kept beside it
+AIPP_BYTES = 4096  # of the settings input, which is never read: settings are kept separately
 FORMATS = {
     c.ACL_YUV420SP_U8: "YUV420SP_U8",
     c.ACL_XRGB8888_U8: "XRGB8888_U8",
@@ -44,7 +44,7 @@ FORMATS = {
 
 @dataclass
 class Settings:
-    """What a program sets for its images: for all of them, and for one of the batch."""
+    """Settings of a batch of images: common ones, and those of single images."""
 
     batch: int
     common: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ settings: Handles[Settings] = Handles("AIPP settings")
 
 @plain(0)
 def create_aipp(batch_size: int) -> int:
-    """Settings for the images of a batch."""
+    """Create settings for the images of a batch."""
     if not isinstance(batch_size, int) or batch_size < 1:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"a batch of {batch_size!r}")
     return settings.add(Settings(batch_size))
@@ -70,7 +70,7 @@ def create_aipp(batch_size: int) -> int:
 
 @returns_code
 def destroy_aipp(aipp: int) -> None:
-    """Forget settings. Returns ret."""
+    """Destroy settings. Returns ret."""
     settings.remove(aipp)
 
 
@@ -86,7 +86,7 @@ def _set(aipp: int, image: int | None, **values: Any) -> None:
 
 @returns_code
 def set_aipp_input_format(aipp: int, input_format: int) -> None:
-    """How pixels are stored. Returns ret."""
+    """Set the pixel format. Returns ret."""
     if input_format not in FORMATS:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"the input format {input_format} is not supported")
     _set(aipp, None, input_format=FORMATS[input_format])
@@ -94,7 +94,7 @@ def set_aipp_input_format(aipp: int, input_format: int) -> None:
 
 @returns_code
 def set_aipp_csc_params(aipp: int, csc_switch: int, *numbers: int) -> None:
-    """Conversion of colours: nine numbers of a matrix, three biases of the output, three of the input. Returns ret."""
+    """Set the colour conversion: a matrix of nine, three output biases, three input biases. Returns ret."""
     if len(numbers) != 15:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"15 numbers are needed, got {len(numbers)}")
     whole = tuple(int(n) for n in numbers)
@@ -116,13 +116,13 @@ def set_aipp_rbuv_swap_switch(aipp: int, rbuv_swap_switch: int) -> None:
 
 @returns_code
 def set_aipp_ax_swap_switch(aipp: int, ax_swap_switch: int) -> None:
-    """Move the fourth channel behind the others. Returns ret."""
+    """Move the fourth channel from the front to the end. Returns ret."""
     _set(aipp, None, ax_swap_switch=bool(ax_swap_switch))
 
 
 @returns_code
 def set_aipp_src_image_size(aipp: int, src_image_size_w: int, src_image_size_h: int) -> None:
-    """The size of the images that are fed. Returns ret."""
+    """Set the size of the input images. Returns ret."""
     _set(aipp, None, src_image_size_w=int(src_image_size_w), src_image_size_h=int(src_image_size_h))
 
 
@@ -144,7 +144,7 @@ def set_aipp_scf_params(
 def set_aipp_crop_params(
     aipp: int, crop_switch: int, start_w: int, start_h: int, size_w: int, size_h: int, batch_index: int
 ) -> None:
-    """Take a part of an image of the batch. Returns ret."""
+    """Crop an image of the batch. Returns ret."""
     _set(
         aipp, batch_index, crop=bool(crop_switch), load_start_pos_w=int(start_w), load_start_pos_h=int(start_h),
         crop_size_w=int(size_w), crop_size_h=int(size_h),
@@ -155,7 +155,7 @@ def set_aipp_crop_params(
 def set_aipp_padding_params(
     aipp: int, padding_switch: int, top: int, bottom: int, left: int, right: int, batch_index: int
 ) -> None:
-    """Surround an image of the batch with zeros. Returns ret."""
+    """Pad an image of the batch with zeros. Returns ret."""
     _set(
         aipp, batch_index, padding=bool(padding_switch), top_padding_size=int(top), bottom_padding_size=int(bottom),
         left_padding_size=int(left), right_padding_size=int(right),
@@ -180,17 +180,17 @@ set_aipp_pixel_var_reci = _channels("reciprocal", "factor")
 
 
 def records(plan: Any) -> list[Mapping[str, Any]]:
-    """What a plan says about pre-processing: input, mode, layout and configuration."""
+    """A plan's pre-processing records: input, mode, layout and configuration."""
     return list(plan.report.get("aipp", ()))
 
 
 def dynamic_inputs(plan: Any) -> dict[int, Mapping[str, Any]]:
-    """The inputs whose pre-processing is set for each run."""
+    """Inputs with dynamic pre-processing."""
     return {int(r["input"]): r for r in records(plan) if r["mode"] == "dynamic"}
 
 
 def info(plan: Any, index: int) -> dict[str, Any]:
-    """The static pre-processing of an input, by the names of the configuration file."""
+    """The static pre-processing of an input under the names of the configuration file."""
     record = next((r for r in records(plan) if r["input"] == index and r["mode"] == "static"), None)
     if record is None:
         raise AclError(c.ACL_ERROR_GE_AIPP_NOT_EXIST, f"input {index} has no static AIPP")
@@ -208,7 +208,7 @@ def info(plan: Any, index: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=32)
 def _preparation(config: AippConfig, shape: tuple[int, ...], dtype: str, layout: str) -> Any:
-    """The model that makes one image of bytes into what the network takes."""
+    """The model that pre-processes one image for the network."""
     from ge import aipp
     from ge.compiler import compile_graph
     from ge.ops.builder import GraphBuilder
@@ -220,7 +220,7 @@ def _preparation(config: AippConfig, shape: tuple[int, ...], dtype: str, layout:
 
 
 def prepared(found: Settings, record: Mapping[str, Any], port: Any, data: np.ndarray) -> np.ndarray:
-    """A batch of images of bytes as the network takes it."""
+    """Pre-process a batch of images for the network."""
     batch, made, start = port.desc.shape[0], [], 0
     if found.batch != batch:
         raise AclError(

@@ -1,4 +1,4 @@
-"""How functions answer: `ret`, `(value, ret)` or a value; failures are exceptions inside, codes outside."""
+"""Calling conventions: functions return `ret`, `(value, ret)` or a value; exceptions become return codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _messages = threading.local()
 _counter = itertools.count(1)
-HANDLE_BASE = 0x4E50_5500_0000  # far from small numbers and from addresses, so that a mix-up is noticed
+HANDLE_BASE = 0x4E50_5500_0000  # distinct from small numbers and addresses, to detect mix-ups
 
 
 class AclError(Exception):
@@ -44,14 +44,14 @@ class Handles(Generic[T]):
         return number
 
     def get(self, handle: Any) -> T:
-        """The object of a handle."""
+        """Look up the object of a handle."""
         item = self._live.get(handle) if isinstance(handle, int) else None
         if item is None:
             raise AclError(self._code, f"{handle!r} is not the handle of a live {self._kind}")
         return item
 
     def remove(self, handle: Any) -> T:
-        """Forget an object and return it."""
+        """Remove an object and return it."""
         item = self.get(handle)
         del self._live[handle]
         return item
@@ -61,24 +61,24 @@ class Handles(Generic[T]):
         return list(self._live.items())
 
     def clear(self) -> None:
-        """Forget all objects."""
+        """Remove all objects."""
         self._live.clear()
 
 
 def set_message(text: str) -> None:
-    """Remember why the last call of this thread failed."""
+    """Store the message of this thread's last failed call."""
     _messages.text = text
 
 
 def last_message() -> str:
-    """Why the last failed call of this thread failed; asked once, then forgotten."""
+    """Message of this thread's last failed call; reading clears it."""
     text: str = getattr(_messages, "text", "")
     _messages.text = ""
     return text
 
 
 def returns_code(function: Callable[P, None]) -> Callable[P, int]:
-    """A function that answers with a return code."""
+    """Decorator: the function returns a return code."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -92,7 +92,7 @@ def returns_code(function: Callable[P, None]) -> Callable[P, int]:
 
 
 def returns_value(*defaults: Any) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """A function that answers with its value(s) and a return code; with `defaults` when it fails."""
+    """Decorator: the function returns its value(s) and a return code; `defaults` on failure."""
 
     def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(function)
@@ -109,7 +109,7 @@ def returns_value(*defaults: Any) -> Callable[[Callable[P, Any]], Callable[P, An
 
 
 def plain(default: Any) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
-    """A function that returns only its value, or `default` when it fails."""
+    """Decorator: the function returns only its value; `default` on failure."""
 
     def decorate(function: Callable[P, Any]) -> Callable[P, Any]:
         @functools.wraps(function)
@@ -130,7 +130,7 @@ def _fresh(default: Any) -> Any:
 
 
 def code_of(error: Exception, function: Callable[..., Any], args: Any = (), kwargs: Any = None) -> int:
-    """The return code of a failure; a wrong number of arguments raises, as everywhere in Python."""
+    """Return code of an exception; a wrong number of arguments raises, as usual in Python."""
     if isinstance(error, TypeError):
         inspect.signature(function).bind(*args, **(kwargs or {}))
     name = getattr(function, "__name__", "call")

@@ -1,10 +1,10 @@
-"""Dumps: the tensors of models and of their operators, as NumPy files below the folder that a configuration names.
+"""Dumps the tensors of models and operators as NumPy files below a configured folder.
 
 {"dump": {"dump_path": "out", "dump_mode": "all", "dump_step": "0|5-10", "dump_data": "tensor", "dump_debug": "off",
           "dump_list": [{"model_name": "resnet50", "layer": ["conv1"]}]}}
 
-A run writes dump_path/<model>/<run>/input.<name>.npy and output.<name>.npy of the model; its operators, and those that
-overflow ("dump_debug": "on"), are the affair of `ge.tensor_dump`.
+A run writes dump_path/<model>/<run>/input.<name>.npy and output.<name>.npy of the model; `ge.tensor_dump` writes those
+of its operators and of overflows ("dump_debug": "on").
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODES = {"input": ("input",), "output": ("output",), "all": ("input", "output")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is dumped, and where to."""
+    """What to dump, and where."""
 
     folder: Path
     sides: tuple[str, ...]
@@ -44,14 +44,14 @@ class Settings:
 
 @dataclass
 class Dumping:
-    """The dump in force."""
+    """The active dump."""
 
     initialised: bool = False
     settings: Settings | None = None
     runs: Iterator[int] = field(default_factory=itertools.count)
 
     def turn(self, settings: Settings | None) -> None:
-        """Dump as the settings say from now on; None: no longer."""
+        """Activate dump settings; None: stop dumping."""
         self.settings = settings
         tensor_dump.dump_to(None if settings is None else settings.operators, "acl")
 
@@ -83,7 +83,7 @@ def _file_name(text: str) -> str:
 
 
 def parsed(path: str) -> Settings | None:
-    """What a configuration file says about dumps; None when it says nothing."""
+    """Parse the dump settings of a configuration file; None if there are none."""
     try:
         text = Path(path).read_text()
         data = json.loads(text) if text.strip() else {}
@@ -110,7 +110,7 @@ def parsed(path: str) -> Settings | None:
 
 
 def _option(path: str, said: Mapping[str, Any], name: str) -> Any:
-    """A value of the configuration that an option of that name could have."""
+    """Check a value of the configuration against the option of that name."""
     if said.get(name) in (None, ""):
         return OPTIONS[name].default
     try:

@@ -1,7 +1,7 @@
 """The GPU behind acl's addresses and streams (NPU_DEVICE=cuda): copies, fills and runs on a CUDA stream.
 
-What an acl stream is given runs in its own thread, which puts it on the stream's CUDA stream and goes on at once; only
-copies from and to the host wait there. Calls without a stream wait for the GPU.
+An acl stream's work runs in its own thread, which enqueues it on the CUDA stream and continues; only copies from and to
+the host wait there. Calls without a stream wait for the GPU.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _thread = threading.local()
 
 
 def enabled() -> bool:
-    """Whether devices are GPUs."""
+    """True if devices are GPUs."""
     return environment.choice("NPU_DEVICE", ("cpu", "cuda")) == "cuda"
 
 
 def device_count() -> int:
-    """How many GPUs there are."""
+    """Number of GPUs."""
     from npu_runtime import cuda
 
     return int(cuda.device_count())
 
 
 def new_stream(device: int) -> cuda.Stream | None:
-    """A CUDA stream for an acl stream; None where devices are no GPUs."""
+    """Create a CUDA stream for an acl stream; None if devices are not GPUs."""
     if not enabled():
         return None
     from npu_runtime import cuda
@@ -59,7 +59,7 @@ def new_stream(device: int) -> cuda.Stream | None:
 
 @contextlib.contextmanager
 def working_on(stream: cuda.Stream | None) -> Iterator[None]:
-    """In a stream's thread: what is done to the GPU's memory goes to this stream."""
+    """In a stream's thread: enqueue GPU work on this stream."""
     _thread.stream = stream
     try:
         yield
@@ -69,7 +69,7 @@ def working_on(stream: cuda.Stream | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_stream(device: int) -> Iterator[cuda.Stream]:
-    """The CUDA stream of the thread; in threads of callers one that is waited for at the end."""
+    """The CUDA stream of the thread; callers' threads use one that is synchronised at the end."""
     current = getattr(_thread, "stream", None)
     if current is not None and current.device == device:
         yield current
@@ -97,7 +97,7 @@ def room(device: int) -> tuple[int, int]:
 
 
 def copy(dst: int, to: int | None, src: int, source: int | None, nbytes: int) -> None:
-    """Copy bytes between GPUs (by number) and the host (None); with the host the thread waits."""
+    """Copy bytes between GPUs (by number) and the host (None); copies with the host block."""
     device = to if to is not None else source
     assert device is not None, "one end is a GPU's"
     with on_stream(device) as stream:
@@ -128,13 +128,13 @@ def _origin(device: int) -> tuple[cuda.Event, float]:
 
 
 def event_time(event: cuda.Event, device: int) -> float:
-    """The seconds of the host's clock at which a completed event was passed."""
+    """Host time in seconds at which a completed event was reached."""
     origin, at = _origin(device)
     return at + event.milliseconds_since(origin) / 1e3
 
 
 def run(model: Any, inputs: Sequence[int], outputs: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Run a model on addresses: where they are for the one that runs it, else on copies."""
+    """Run a model on addresses: in place if the device can access them, else on copies."""
     from acl import _memory
 
     where = [[_memory.gpu_of(a) for a in side] for side in (inputs, outputs)]
@@ -192,7 +192,7 @@ def _on_gpu(
 def _on_host(
     model: Any, inputs: Sequence[int], outputs: Sequence[int], where: list[list[int | None]]
 ) -> dict[int, tuple[int, ...]]:
-    """A model of the CPU; what is in a GPU's memory is copied."""
+    """Run a CPU model; data in GPU memory is copied."""
     held: list[np.ndarray] = []
 
     def place(address: int, gpu: int | None, nbytes: int) -> int:

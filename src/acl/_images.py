@@ -1,4 +1,4 @@
-"""Pictures in memory: planes with strides, conversions between their formats, JPEG and PNG through Pillow."""
+"""Pictures in memory: strided planes, format conversions, JPEG and PNG through Pillow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from acl._conventions import AclError
 __all__ = ["Picture", "converted", "decode", "encode", "pasted", "resized"]
 
 SEMI_PLANAR = (c.PIXEL_FORMAT_YUV_SEMIPLANAR_420, c.PIXEL_FORMAT_YVU_SEMIPLANAR_420)
-_PACKED = {  # the places of red, green and blue (and of what else there is) in a pixel
+_PACKED = {  # positions of red, green, blue (and alpha) in a pixel
     c.PIXEL_FORMAT_RGB_888: (0, 1, 2),
     c.PIXEL_FORMAT_BGR_888: (2, 1, 0),
     c.PIXEL_FORMAT_ARGB_8888: (1, 2, 3, 0),
@@ -45,12 +45,12 @@ class Picture:
 
     @property
     def stride(self) -> int:
-        """Bytes from row to row."""
+        """Bytes between rows."""
         return self.width_stride or self.width * self.bytes_a_pixel
 
     @property
     def rows(self) -> int:
-        """Rows of the first plane, those beyond the picture included."""
+        """Rows of the first plane, including alignment."""
         return self.height_stride or self.height
 
     @property
@@ -63,7 +63,7 @@ class Picture:
 
     @property
     def needed(self) -> int:
-        """Bytes of the picture."""
+        """Size of the picture in bytes."""
         return self.stride * self.rows * 3 // 2 if self.format in SEMI_PLANAR else self.stride * self.rows
 
     def memory(self, write: bool) -> np.ndarray:
@@ -86,11 +86,11 @@ class Picture:
         block = _memory.check_range(self.data, self.needed, write=write)
         _memory.check_visible(self.data)
         raw: Any = (ctypes.c_uint8 * self.needed).from_address(self.data)
-        raw.owner = block  # outlives dvpp_free until the work is done
+        raw.owner = block  # keeps the memory alive after dvpp_free until the work is done
         return np.ctypeslib.as_array(raw)
 
     def planes(self, write: bool = False) -> list[np.ndarray]:
-        """The picture's planes as arrays over its memory: pixels, or brightness and colours."""
+        """The picture's planes as arrays over its memory: pixels, or luma and chroma."""
         whole = self.memory(write)
         first = whole[: self.stride * self.rows].reshape(self.rows, self.stride)
         if self.format in SEMI_PLANAR:
@@ -101,7 +101,7 @@ class Picture:
         return [pixels[: self.height, : self.width]]
 
     def read(self) -> list[np.ndarray]:
-        """Copies of the planes; colours as U and V, pixels as red, green and blue."""
+        """Copy the planes; chroma as U and V, pixels as RGB."""
         planes = [p.copy() for p in self.planes()]
         if self.format == c.PIXEL_FORMAT_YVU_SEMIPLANAR_420:
             planes[1] = planes[1][..., ::-1]
@@ -110,7 +110,7 @@ class Picture:
         return planes
 
     def write(self, planes: list[np.ndarray]) -> None:
-        """Fill the picture with planes as `read` gives them."""
+        """Write planes in the form that `read` returns."""
         targets = self.planes(write=True)
         if self.format == c.PIXEL_FORMAT_YVU_SEMIPLANAR_420:
             planes = [planes[0], planes[1][..., ::-1]]
@@ -139,7 +139,7 @@ class Picture:
 
 
 def _to_rgb(planes: list[np.ndarray]) -> np.ndarray:
-    """Red, green and blue of brightness and colours."""
+    """Convert YUV to RGB."""
     height, width = planes[0].shape[:2]
     bright = planes[0].reshape(height, width).astype(np.float64)
     colours: Any = np.full((height, width, 2), 128.0)
@@ -151,7 +151,7 @@ def _to_rgb(planes: list[np.ndarray]) -> np.ndarray:
 
 
 def _to_yuv(rgb: np.ndarray) -> list[np.ndarray]:
-    """Brightness of each pixel, colours of each four."""
+    """Convert RGB to luma and 2x2-subsampled chroma."""
     r, g, b = (rgb[..., i].astype(np.float64) for i in range(3))
     bright = 0.299 * r + 0.587 * g + 0.114 * b
     u, v = 128 + 0.564334 * (b - bright), 128 + 0.713267 * (r - bright)
@@ -163,19 +163,19 @@ def _byte(x: np.ndarray) -> np.ndarray:
 
 
 def _half(size: int) -> int:
-    """The places of colours along a side; that of an odd one's last pixel is its own."""
+    """Number of chroma samples along a side, rounded up."""
     return (size + 1) // 2
 
 
 def _halved(x: np.ndarray) -> np.ndarray:
-    """Means of four neighbours; the last row or column of an odd side counts twice."""
+    """Average 2x2 blocks; the last row or column of an odd side counts twice."""
     h, w = _half(x.shape[0]), _half(x.shape[1])
     even = np.pad(x, ((0, h * 2 - x.shape[0]), (0, w * 2 - x.shape[1]), (0, 0)), mode="edge")
     return _byte(even.reshape(h, 2, w, 2, -1).mean((1, 3)))
 
 
 def converted(planes: list[np.ndarray], source: Picture, target: Picture) -> list[np.ndarray]:
-    """The planes of one format as those of another."""
+    """Convert planes between formats."""
     if source.is_yuv and target.is_yuv:
         if target.format == c.PIXEL_FORMAT_YUV_400:
             return planes[:1]
@@ -205,7 +205,7 @@ def _pillow() -> Any:
 
 
 def resized(planes: list[np.ndarray], width: int, height: int) -> list[np.ndarray]:
-    """Planes at another size, by bilinear interpolation."""
+    """Resize planes by bilinear interpolation."""
     image = _pillow()
     made = []
     for plane in planes:
@@ -221,7 +221,7 @@ def resized(planes: list[np.ndarray], width: int, height: int) -> list[np.ndarra
 
 
 def cropped(planes: list[np.ndarray], left: int, right: int, top: int, bottom: int) -> list[np.ndarray]:
-    """The part between two columns and two rows, both included."""
+    """Crop to columns and rows, both ends included."""
     height, width = planes[0].shape[:2]
     if not (0 <= left <= right < width and 0 <= top <= bottom < height):
         raise AclError(
@@ -237,7 +237,7 @@ def cropped(planes: list[np.ndarray], left: int, right: int, top: int, bottom: i
 
 
 def pasted(into: Picture, planes: list[np.ndarray], left: int, right: int, top: int, bottom: int) -> None:
-    """Write planes to a part of a picture; the rest stays."""
+    """Paste planes into a part of a picture."""
     current = into.read()
     parts = cropped(current, left, right, top, bottom)
     for part, plane in zip(parts, planes, strict=True):
@@ -249,7 +249,7 @@ def pasted(into: Picture, planes: list[np.ndarray], left: int, right: int, top: 
 
 
 def open_file(data: bytes, kind: str) -> Any:
-    """A picture file, opened by Pillow."""
+    """Open a picture file with Pillow."""
     try:
         return _pillow().open(io.BytesIO(data), formats=[kind])
     except AclError:
@@ -259,7 +259,7 @@ def open_file(data: bytes, kind: str) -> Any:
 
 
 def decode(data: bytes, kind: str, target: Picture) -> list[np.ndarray]:
-    """The planes of a file in the format of a picture."""
+    """Decode a file to planes in the format of a picture."""
     image = open_file(data, kind)
     try:
         if target.format == c.PIXEL_FORMAT_YUV_400:
@@ -273,7 +273,7 @@ def decode(data: bytes, kind: str, target: Picture) -> list[np.ndarray]:
 
 
 def encode(picture: Picture, quality: int) -> bytes:
-    """A picture as a JPEG file."""
+    """Encode a picture as JPEG."""
     image, planes = _pillow(), picture.read()
     stream = io.BytesIO()
     rgb = _to_rgb(planes) if picture.is_yuv else planes[0][..., :3]

@@ -1,4 +1,4 @@
-"""Memory that callers hold as addresses: what is allocated, what was lent, what may be touched."""
+"""Memory that callers hold as addresses: allocations, borrowed Python objects, range checks."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ KEPT_EXPORTS = 16
 
 @dataclass(frozen=True)
 class Block:
-    """One allocation; the owner frees the memory with its last reference."""
+    """One allocation; freed with the last reference to its owner."""
 
     address: int
     nbytes: int
     device: bool
     owner: Any
-    gpu: int | None = None  # the GPU whose memory it is
+    gpu: int | None = None  # number of the GPU, if it is GPU memory
 
 
 class Memory:
@@ -56,7 +56,7 @@ class Memory:
         self._starts: list[int] = []
 
     def allocate(self, nbytes: int, device: int | None, *, visible: bool = False) -> Block:
-        """A new aligned block on a device, or on the host when that is None; `visible`: the host can read it."""
+        """Allocate an aligned block on a device (None: host); `visible`: readable by the host."""
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise AclError(c.ACL_ERROR_INVALID_PARAM, f"cannot allocate {nbytes!r} bytes")
         block = _host_block(nbytes) if device is None else _device_block(nbytes, device, visible)
@@ -66,7 +66,7 @@ class Memory:
         return block
 
     def release(self, address: Any, *, device: bool) -> None:
-        """Give a block back; its address must be the one that was handed out."""
+        """Free a block by its start address."""
         with self._lock:
             block = self._blocks.get(address) if isinstance(address, int) else None
             if block is None or block.device != device:
@@ -78,7 +78,7 @@ class Memory:
             self._starts.remove(address)
 
     def find(self, address: int, nbytes: int = 0) -> Block | None:
-        """The block that contains a whole range."""
+        """Find the block that contains a whole range."""
         with self._lock:
             place = bisect.bisect_right(self._starts, address) - 1
             if place < 0:
@@ -87,12 +87,12 @@ class Memory:
         return block if address + nbytes <= block.address + block.nbytes else None
 
     def starts_in_block(self, address: int) -> bool:
-        """True if an address is in some block, whatever the length of the range."""
+        """True if an address is inside a block."""
         block = self.find(address)
         return block is not None and address < block.address + block.nbytes
 
     def clear(self) -> None:
-        """Give everything back."""
+        """Free all blocks."""
         with self._lock:
             self._blocks.clear()
             self._starts.clear()
@@ -130,7 +130,7 @@ _kept: collections.deque[Any] = collections.deque(maxlen=KEPT_EXPORTS)
 
 
 def lend(item: np.ndarray | bytes | bytearray | memoryview) -> int:
-    """The address of an object's memory, remembered as long as the object lives.
+    """The address of an object's memory, registered as long as the object lives.
 
     Objects without weak references (`bytes`), and temporaries whose address outlives them by a moment, are
     kept alive for the next few calls.
@@ -144,7 +144,7 @@ def lend(item: np.ndarray | bytes | bytearray | memoryview) -> int:
 
 
 def check_range(address: Any, nbytes: Any, *, write: bool) -> Block | None:
-    """Refuse a range that is not memory of this process; return the block of ours that contains it, if any."""
+    """Reject a range outside this process's memory; return the block that contains it, if any."""
     if not isinstance(address, int) or not isinstance(nbytes, int) or address <= 0 or nbytes < 0:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{address!r} with {nbytes!r} bytes is not a memory range")
     block = memory.find(address, nbytes)
@@ -167,7 +167,7 @@ def _is_lent(address: int, nbytes: int) -> bool:
 
 
 def _is_mapped(address: int, nbytes: int, write: bool) -> bool:
-    """Whether the system has the whole range mapped with the needed right."""
+    """True if the whole range is mapped with the required access."""
     end, wanted = address + nbytes, "rw" if write else "r"
     try:
         with open("/proc/self/maps") as file:
@@ -184,7 +184,7 @@ def _is_mapped(address: int, nbytes: int, write: bool) -> bool:
 
 
 def gpu_of(address: int) -> int | None:
-    """The GPU whose memory an address is in; None for the host's."""
+    """The GPU that owns an address; None for host memory."""
     block = memory.find(address)
     return None if block is None else block.gpu
 
@@ -208,7 +208,7 @@ def fill(address: int, value: int, nbytes: int) -> None:
 
 
 def read(address: int, nbytes: int) -> bytes:
-    """A copy of the bytes of a checked range."""
+    """Copy the bytes of a checked range."""
     if not nbytes:
         return b""
     if gpu_of(address) is None:
@@ -219,7 +219,7 @@ def read(address: int, nbytes: int) -> bytes:
 
 
 def check_visible(address: int) -> None:
-    """Refuse memory that only a GPU can read."""
+    """Reject memory that only a GPU can read."""
     if gpu_of(address) is not None:
         raise AclError(
             c.ACL_ERROR_RT_PARAM_INVALID,
@@ -229,7 +229,7 @@ def check_visible(address: int) -> None:
 
 
 def physical_bytes() -> int:
-    """Memory of this machine."""
+    """Total memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -1,4 +1,4 @@
-"""What the process and each thread have set up: initialisation, devices, contexts, streams, events."""
+"""State of the process and its threads: initialisation, devices, contexts, streams, events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(eq=False)
 class Context:
-    """A place on a device that owns a default stream."""
+    """A context on a device, with a default stream."""
 
     device: int
     stream: Stream = field(init=False)
@@ -41,7 +41,7 @@ class Process:
 
     initialised: bool = False
     finalised: bool = False
-    primary: dict[int, int] = field(default_factory=dict)  # device -> handle of its own context
+    primary: dict[int, int] = field(default_factory=dict)  # device -> handle of its primary context
 
 
 process = Process()
@@ -52,7 +52,7 @@ thread = threading.local()
 
 
 def device_count() -> int:
-    """How many NPUs this machine shows: its GPUs with NPU_DEVICE=cuda, else NPU_DEVICE_COUNT, 1 by default."""
+    """Number of NPUs: the GPUs with NPU_DEVICE=cuda, else NPU_DEVICE_COUNT (default 1)."""
     if _gpu.enabled():
         return _gpu.device_count()
     import npu_runtime
@@ -61,16 +61,16 @@ def device_count() -> int:
 
 
 def check_device(device: object) -> int:
-    """A device number that exists."""
+    """Check that a device number exists."""
     if not isinstance(device, int) or not 0 <= device < device_count():
         raise AclError(c.ACL_ERROR_RT_INVALID_DEVICEID, f"device {device!r}: there are {device_count()}")
     return device
 
 
 def on_device_of_thread() -> contextlib.AbstractContextManager[None]:
-    """Programs run on the device of the calling thread's context, also where another thread runs them."""
+    """Bind programs to the device of the calling thread's context, even if another thread runs them."""
     handle: int | None = getattr(thread, "context", None)
-    if handle is None or _gpu.enabled():  # streams tell their GPUs
+    if handle is None or _gpu.enabled():  # streams know their GPUs
         return contextlib.nullcontext()
     from npu_runtime import on_device
 

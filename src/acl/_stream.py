@@ -26,9 +26,9 @@ _streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
 
 class Stream:
-    """Runs what is submitted, one after another, in its own thread (started when first used).
+    """Runs submitted work in order in its own thread, which starts on first use.
 
-    With a CUDA stream, what is submitted puts its work there.
+    With a CUDA stream, submitted work is enqueued there.
     """
 
     def __init__(self, gpu: cuda.Stream | None = None) -> None:
@@ -43,7 +43,7 @@ class Stream:
         _streams.add(self)
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Queue work. Its failure is the code that the next synchronisation answers."""
+        """Queue work. The next synchronisation returns its failure."""
         with self._lock:
             if self.closing:
                 raise AclError(c.ACL_ERROR_RT_PARAM_INVALID, "the stream is destroyed")
@@ -73,7 +73,7 @@ class Stream:
             return self._pending == 0 and (self.gpu is None or self.gpu.idle)
 
     def synchronize(self, timeout: float | None = None) -> None:
-        """Wait until all submitted work is done; raise the first failure since the last time."""
+        """Wait for all submitted work; raise the first failure since the last call."""
         if threading.current_thread() is self._thread:
             return
         with self._idle:
@@ -90,7 +90,7 @@ class Stream:
             self.gpu.synchronize()
 
     def close(self, timeout: float | None = None) -> None:
-        """Finish the work and end the thread; waits for events that never come are given up."""
+        """Finish the work and end the thread; abandons waits for events that were never recorded."""
         with self._lock:
             self.closing = True
         self._queue.put(None)
@@ -100,7 +100,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream. It is complete when the stream has passed it."""
+    """A marker in a stream, complete once the stream reaches it."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -111,7 +111,7 @@ class Event:
 
     @property
     def time(self) -> float:
-        """Seconds of the host's clock at which the stream passed it."""
+        """Host time in seconds at which the stream reached it."""
         return self._time if self._gpu is None else _gpu.event_time(self._gpu, self._device)
 
     def milliseconds_since(self, first: Event) -> float:
@@ -121,7 +121,7 @@ class Event:
         return (self.time - first.time) * 1000
 
     def record(self, stream: Stream) -> None:
-        """Set the mark behind what the stream has to do now."""
+        """Record the event after the stream's current work."""
         done = threading.Event()
         self._done, self.recorded = done, True
 
@@ -133,7 +133,7 @@ class Event:
         stream.submit(mark)
 
     def _on_gpu(self, stream: Stream) -> cuda.Event | None:
-        """The mark in a stream's CUDA stream."""
+        """Record the event in a CUDA stream."""
         if stream.gpu is None:
             return None
         from npu_runtime import cuda
@@ -144,7 +144,7 @@ class Event:
         return event
 
     def reset(self, stream: Stream) -> None:
-        """Take the mark away once the stream gets there."""
+        """Reset the event when the stream reaches this point."""
 
         def clear() -> None:
             self._done, self.recorded = threading.Event(), False
@@ -156,7 +156,7 @@ class Event:
         return self._done.is_set() and (self._gpu is None or self._gpu.complete)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait in the calling thread."""
+        """Block the calling thread until the event is complete."""
         if not self.recorded:
             raise AclError(c.ACL_ERROR_RT_PARAM_INVALID, "the event was never recorded")
         if not self._done.wait(timeout):
@@ -165,7 +165,7 @@ class Event:
             self._gpu.synchronize()
 
     def hold(self, stream: Stream) -> None:
-        """Let a stream wait, without stopping the caller."""
+        """Make a stream wait without blocking the caller."""
 
         def wait() -> None:
             while not self._done.wait(POLL_SECONDS):
@@ -190,7 +190,7 @@ class CallbackQueues:
         self._lock = threading.Lock()
 
     def subscribe(self, thread: int, stream: Stream) -> None:
-        """Let a thread run the callbacks of a stream."""
+        """Subscribe a thread to the callbacks of a stream."""
         with self._lock:
             if stream in self._streams:
                 raise AclError(
@@ -211,7 +211,7 @@ class CallbackQueues:
                 self._threads.pop(thread, None)
 
     def launch(self, function: Callable[[Any], Any], argument: Any, block: bool, stream: Stream) -> None:
-        """Queue a callback behind the stream's work; a blocking one holds the stream until it is done."""
+        """Queue a callback after the stream's work; a blocking one stalls the stream until it has run."""
         with self._lock:
             if stream not in self._streams:
                 raise AclError(c.ACL_ERROR_STREAM_NOT_SUBSCRIBE, "no thread is subscribed to the stream")
@@ -235,7 +235,7 @@ class CallbackQueues:
         stream.submit(deliver)
 
     def process(self, timeout_ms: int) -> None:
-        """Run one callback in the calling thread; a negative timeout waits without end."""
+        """Run one callback in the calling thread; a negative timeout waits forever."""
         inbox = self._threads.get(threading.get_ident())
         seconds = None if timeout_ms < 0 else timeout_ms / 1000
         if inbox is None:
@@ -252,7 +252,7 @@ reports = CallbackQueues()
 
 
 def close_all() -> None:
-    """End all streams (when the process or the program is done)."""
+    """End all streams (at acl.finalize or exit)."""
     for stream in list(_streams):
         stream.close(EXIT_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Tensor descriptions and data buffers, the small objects that datasets and operators are made of."""
+"""Tensor descriptions and data buffers, the parts of datasets and operator calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DataBuffer:
 
 @dataclass
 class TensorSpec:
-    """Element type, shape and format of a tensor; its value when it is a constant."""
+    """Element type, shape and format of a tensor, and its value if it is a constant."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -82,7 +82,7 @@ specs: Handles[TensorSpec] = Handles("tensor description")
 
 @plain(0)
 def create_data_buffer(data: int, size: int) -> int:
-    """A handle for `size` bytes at an address; 0 when that is no memory."""
+    """Create a data buffer of `size` bytes at an address; returns its handle, or 0 for an invalid range."""
     if size:
         _memory.check_range(data, size, write=False)
     return buffers.add(DataBuffer(data, size))
@@ -90,7 +90,7 @@ def create_data_buffer(data: int, size: int) -> int:
 
 @returns_code
 def destroy_data_buffer(data_buffer: int) -> None:
-    """Forget a data buffer (the memory stays). Returns ret."""
+    """Destroy a data buffer, not its memory. Returns ret."""
     buffers.remove(data_buffer)
 
 
@@ -111,7 +111,7 @@ get_data_buffer_size_v2 = get_data_buffer_size
 
 @returns_code
 def update_data_buffer(data_buffer: int, data: int, size: int) -> None:
-    """Let a data buffer mean other memory. Returns ret."""
+    """Point a data buffer to other memory. Returns ret."""
     _memory.check_range(data, size, write=False)
     item = buffers.get(data_buffer)
     item.address, item.nbytes = data, size
@@ -121,7 +121,7 @@ def update_data_buffer(data_buffer: int, data: int, size: int) -> None:
 
 
 def element_type(code: int) -> str:
-    """Our name of an element type code."""
+    """Name of an element type code."""
     if code not in c.DTYPES:
         raise AclError(c.ACL_ERROR_UNSUPPORTED_DATA_TYPE, f"element type {code!r} is not supported")
     return c.DTYPES[code]
@@ -129,7 +129,7 @@ def element_type(code: int) -> str:
 
 @plain(0)
 def create_tensor_desc(data_type: int, dims: Sequence[int], format: int) -> int:
-    """A handle for a tensor's description."""
+    """Create a tensor description; returns its handle."""
     return specs.add(TensorSpec(element_type(data_type), _dims(dims), int(format)))
 
 
@@ -142,7 +142,7 @@ def _dims(dims: Sequence[int]) -> tuple[int, ...]:
 
 @returns_code
 def destroy_tensor_desc(desc: int) -> None:
-    """Forget a description. Returns ret."""
+    """Destroy a description. Returns ret."""
     specs.remove(desc)
 
 
@@ -208,7 +208,7 @@ def set_tensor_desc_name(desc: int, name: str) -> None:
 
 @returns_code
 def set_tensor_format(desc: int, format: int) -> None:
-    """Set the storage format; tensors are stored plainly whatever it is. Returns ret."""
+    """Set the storage format, which does not change the dense storage. Returns ret."""
     specs.get(desc)
 
 

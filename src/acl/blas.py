@@ -1,4 +1,4 @@
-"""acl.blas: products of matrices and vectors, queued on streams and run by the Graph Engine."""
+"""acl.blas: matrix and vector products, queued on streams and run by the Graph Engine."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _TYPES = ("float16", "float32")
 
 
 class _Matrix:
-    """Memory of a caller, read and written as an array."""
+    """A caller's memory, accessed as an array."""
 
     def __init__(self, address: int, shape: tuple[int, ...], dtype: str, block: object) -> None:
         self.address, self.shape, self.dtype = address, shape, dtype
-        self.block = block  # outlives acl.rt.free until the work is done
+        self.block = block  # keeps the memory alive after acl.rt.free until the work is done
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * item_bytes(dtype)
 
     def read(self) -> np.ndarray:
@@ -58,7 +58,7 @@ class _Matrix:
 
 
 def _matrix(address: int, shape: tuple[int, ...], code: int, write: bool = False) -> _Matrix:
-    """Checked memory of a caller."""
+    """Check a caller's memory."""
     name = c.DTYPES.get(code, "")
     if name not in _TYPES:
         raise AclError(

@@ -1,7 +1,7 @@
-"""python -m acl.conformance: programs in the way of the classic pyACL samples, from a picture to a label.
+"""`python -m acl.conformance`: programs in the style of the pyACL samples, such as image classification.
 
-Each program is written as samples are: handles, return codes, every call checked. What it gets is compared with the
-same computation in NumPy, or with the model called directly.
+Each program uses handles and checks every return code, as samples do. Its results are compared with NumPy or with a
+direct call of the model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _YUV = (
 
 
 def check(ret: Any, what: str) -> None:
-    """Raise where a call failed, as samples do."""
+    """Raise if a call failed, as samples do."""
     if ret != OK:
         raise AssertionError(f"{what} gives {ret}: {acl.get_recent_err_msg()}")
 
@@ -204,7 +204,7 @@ def jpeg(pixels: np.ndarray, form: str = "JPEG") -> bytes:
 
 
 class Dvpp:
-    """What samples wrap around a channel for pictures."""
+    """Wrapper of a picture channel, as in samples."""
 
     def __init__(self) -> None:
         self.stream, ret = acl.rt.create_stream()
@@ -216,7 +216,7 @@ class Dvpp:
     def picture(
         self, width: int, height: int, steps: tuple[int, int] = (16, 2), pixels: int | None = None
     ) -> int:
-        """The description of a picture with its memory; NV12 unless told otherwise."""
+        """Create a picture with its memory; NV12 by default."""
         form = c.PIXEL_FORMAT_YUV_SEMIPLANAR_420 if pixels is None else pixels
         stride, rows = (-(-v // s) * s for v, s in zip((width, height), steps, strict=True))
         if pixels is not None:
@@ -232,7 +232,7 @@ class Dvpp:
         return int(desc)
 
     def decoded(self, file: bytes) -> int:
-        """A JPEG file as a picture."""
+        """Decode a JPEG file to a picture."""
         address = acl.util.bytes_to_ptr(file)
         width, height, _, ret = acl.media.dvpp_jpeg_get_image_info(address, len(file))
         check(ret, "dvpp_jpeg_get_image_info")
@@ -242,7 +242,7 @@ class Dvpp:
         return desc
 
     def resized(self, source: int) -> int:
-        """A picture of the size that the network takes."""
+        """Resize a picture to the network's input size."""
         target = self.picture(SIDE, SIDE)
         check(
             acl.media.dvpp_vpc_resize_async(self.channel, source, target, self.config, self.stream), "resize"
@@ -264,7 +264,7 @@ COLOURS = ((200, 40, 60), (30, 180, 60), (40, 60, 210), (220, 210, 40))
 
 
 def _labels(folder: Path, model: int, found: Callable[[Dvpp, np.ndarray], tuple[int, ...]]) -> None:
-    """Pictures are classified as the network classifies their pixels."""
+    """Classify pictures; the labels must equal the network's for their pixels."""
     plain, dvpp = ge.compile(network(folder)), Dvpp()
     for colour in COLOURS:
         pixels = coloured(colour)
@@ -443,7 +443,7 @@ PROGRAMS: dict[str, tuple[Callable[[Path], None], ...]] = {
 
 
 def run(program: Callable[[Path], None]) -> str:
-    """Run a program between init and finalize; why it does not pass, "" when it does."""
+    """Run a program between init and finalize; returns the reason for a failure, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             check(acl.init(), "init")
@@ -458,7 +458,7 @@ def run(program: Callable[[Path], None]) -> str:
 
 
 def main() -> int:
-    """Run all programs and print counts by family; 1 when one does not pass."""
+    """Run all programs and print counts by family; returns 1 if one fails."""
     failed: Counter[str] = Counter()
     for family, programs in PROGRAMS.items():
         for program in programs:

@@ -29,7 +29,7 @@ from acl.util import ptr_to_bytes
 
 @dataclass(frozen=True)
 class PortInfo:
-    """An input or output as the functions of this module describe it."""
+    """Description of an input or output."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class PortInfo:
 
 
 class Loaded:
-    """A model in memory. With gears it has one more input, the last: the numbers of the chosen gear."""
+    """A loaded model. With gears it has an additional last input: the sizes of the chosen gear."""
 
     def __init__(self, model: Any, properties: Mapping[str, Any] | None = None) -> None:
         if getattr(model, "interface", None) is not None:
@@ -54,7 +54,7 @@ class Loaded:
         self.gears = getattr(model, "gears", None)
         self.properties = properties or {}
         self.current = 0 if self.gears is None else self._largest()
-        self.actual: dict[int, tuple[int, ...]] = {}  # shapes of outputs that only the run decides
+        self.actual: dict[int, tuple[int, ...]] = {}  # shapes of outputs that depend on the run
         self.dynamic_aipp = dynamic_inputs(self.plan(0))
 
     def _largest(self) -> int:
@@ -72,7 +72,7 @@ class Loaded:
 
     @property
     def inputs(self) -> list[PortInfo]:
-        """All inputs at their largest, the gear's among them."""
+        """All inputs at maximum size, including the gear input."""
         ports = self._ports(0 if self.gears is None else self._largest(), "inputs")
         for index, record in self.dynamic_aipp.items():
             size = int(record["config"]["max_src_image_size"])
@@ -85,12 +85,12 @@ class Loaded:
 
     @property
     def outputs(self) -> list[PortInfo]:
-        """All outputs at their largest."""
+        """All outputs at maximum size."""
         sides = [self._ports(i, "outputs") for i in range(1 if self.gears is None else len(self.model.plans))]
         return [max(same, key=lambda p: p.nbytes) for same in zip(*sides, strict=True)]
 
     def current_outputs(self) -> list[PortInfo]:
-        """The outputs of the current gear, with the shapes of the last run where only a run decides them."""
+        """The outputs of the current gear; shapes that depend on the run are those of the last run."""
         ports = self._ports(self.current, "outputs")
         return [PortInfo(p.name, self.actual.get(i, p.shape), p.dtype, p.format) for i, p in enumerate(ports)]
 
@@ -132,7 +132,7 @@ def load_from_mem(model: int, model_size: int) -> int:
 def load_from_file_with_mem(
     model_path: str, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
 ) -> int:
-    """Load an .om file; the given memory stays unused. Returns (model_id, ret)."""
+    """Load an .om file; ignores the given memory. Returns (model_id, ret)."""
     return _load(model_path)
 
 
@@ -140,13 +140,13 @@ def load_from_file_with_mem(
 def load_from_mem_with_mem(
     model: int, model_size: int, work_ptr: int, work_size: int, weight_ptr: int, weight_size: int
 ) -> int:
-    """Load a model from memory; the engine keeps its own memory besides. Returns (model_id, ret)."""
+    """Load a model from memory; ignores the given work memory. Returns (model_id, ret)."""
     return _load(ptr_to_bytes(model, model_size))
 
 
 @dataclass
 class LoadConfig:
-    """Where to load a model from, set piece by piece."""
+    """Source to load a model from, set option by option."""
 
     values: dict[int, Any] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ configs: Handles[LoadConfig] = Handles("configuration")
 
 @plain(0)
 def create_config_handle() -> int:
-    """An empty load configuration."""
+    """Create an empty load configuration."""
     return configs.add(LoadConfig())
 
 
@@ -168,13 +168,13 @@ def set_config_opt(handle: int, attr: int, value: Any) -> None:
 
 @returns_code
 def destroy_config_handle(handle: int) -> None:
-    """Forget a load configuration. Returns ret."""
+    """Destroy a load configuration. Returns ret."""
     configs.remove(handle)
 
 
 @returns_value(0)
 def load_with_config(handle: int) -> int:
-    """Load the model that a configuration tells of. Returns (model_id, ret)."""
+    """Load a model as configured. Returns (model_id, ret)."""
     values = configs.get(handle).values
     if c.ACL_MDL_PATH_PTR in values:
         return _load(str(values[c.ACL_MDL_PATH_PTR]))
@@ -215,7 +215,7 @@ def _sizes(source: str | bytes) -> tuple[int, int]:
 
 @dataclass
 class Description:
-    """What a program knows about a model."""
+    """Description of a model."""
 
     loaded: Loaded | None = None
 
@@ -231,13 +231,13 @@ descriptions: Handles[Description] = Handles("model description")
 
 @plain(0)
 def create_desc() -> int:
-    """An empty description."""
+    """Create an empty description."""
     return descriptions.add(Description())
 
 
 @returns_code
 def destroy_desc(model_desc: int) -> None:
-    """Forget a description. Returns ret."""
+    """Destroy a description. Returns ret."""
     descriptions.remove(model_desc)
 
 
@@ -280,13 +280,13 @@ def _dims(port: PortInfo) -> dict[str, Any]:
 
 @plain(0)
 def get_input_size_by_index(model_desc: int, index: int) -> int:
-    """The bytes of an input, at its largest."""
+    """Maximum size of an input in bytes."""
     return _port(model_desc, "inputs", index).nbytes
 
 
 @plain(0)
 def get_output_size_by_index(model_desc: int, index: int) -> int:
-    """The bytes of an output, at its largest."""
+    """Maximum size of an output in bytes."""
     return _port(model_desc, "outputs", index).nbytes
 
 
@@ -328,7 +328,7 @@ def get_output_data_type(model_desc: int, index: int) -> int:
 
 @returns_value({})
 def get_input_dims(model_desc: int, index: int) -> dict[str, Any]:
-    """({name, dimCount, dims}, ret) of an input; -1 where gears vary it."""
+    """({name, dimCount, dims}, ret) of an input; -1 for dimensions that gears vary."""
     port, loaded = _port(model_desc, "inputs", index), descriptions.get(model_desc).model
     if loaded.gears is None or index == len(loaded.inputs) - 1:
         return _dims(port)
@@ -342,7 +342,7 @@ get_input_dims_v2 = get_input_dims
 
 @returns_value({})
 def get_output_dims(model_desc: int, index: int) -> dict[str, Any]:
-    """({name, dimCount, dims}, ret) of an output, at its largest."""
+    """({name, dimCount, dims}, ret) of an output at maximum size."""
     return _dims(_port(model_desc, "outputs", index))
 
 
@@ -422,7 +422,7 @@ class Dataset:
 
     items: list[int] = field(default_factory=list)
     descs: dict[int, int] = field(default_factory=dict)
-    own: list[int] = field(default_factory=list)  # descriptions made here, which end with the dataset
+    own: list[int] = field(default_factory=list)  # descriptions owned by the dataset
     gear: int | None = None
     aipp: dict[int, Settings] = field(default_factory=dict)  # pre-processing by input
 
@@ -432,13 +432,13 @@ datasets: Handles[Dataset] = Handles("dataset")
 
 @plain(0)
 def create_dataset() -> int:
-    """An empty dataset."""
+    """Create an empty dataset."""
     return datasets.add(Dataset())
 
 
 @returns_code
 def destroy_dataset(dataset: int) -> None:
-    """Forget a dataset (its buffers stay). Returns ret."""
+    """Destroy a dataset, not its buffers. Returns ret."""
     for desc in datasets.remove(dataset).own:
         with contextlib.suppress(AclError):  # the caller may have destroyed it
             specs.remove(desc)
@@ -460,7 +460,7 @@ def get_dataset_num_buffers(dataset: int) -> int:
 
 @plain(0)
 def get_dataset_buffer(dataset: int, index: int) -> int:
-    """The data buffer at a place."""
+    """The data buffer at an index."""
     items = datasets.get(dataset).items
     if not 0 <= index < len(items):
         raise AclError(
@@ -471,7 +471,7 @@ def get_dataset_buffer(dataset: int, index: int) -> int:
 
 @returns_value(0)
 def set_dataset_tensor_desc(dataset: int, tensor_desc: int, index: int) -> int:
-    """Tell the actual shape of an input. Returns (dataset, ret)."""
+    """Set the actual shape of an input. Returns (dataset, ret)."""
     specs.get(tensor_desc)
     datasets.get(dataset).descs[index] = tensor_desc
     return dataset
@@ -506,7 +506,7 @@ def _choose(
 
 
 def _store_choice(buffer: DataBuffer, choice: tuple[int, ...]) -> None:
-    """Write the numbers where the model of the conventions would read them."""
+    """Write the sizes into the gear input, where other runtimes read them."""
     content = (ctypes.c_int64 * len(choice))(*choice)
     if buffer.nbytes >= ctypes.sizeof(content):
         _memory.check_range(buffer.address, ctypes.sizeof(content), write=True)
@@ -533,7 +533,7 @@ def set_input_dynamic_dims(model_id: int, dataset: int, index: int, dims: dict[s
 
 
 def _dynamic_values(gears: Any, values: list[int]) -> tuple[int, ...]:
-    """The values in the places that vary, from the dimensions of all inputs one after another."""
+    """Values of the varying dimensions, from the concatenated dimensions of all inputs."""
     places = [d for shape in gears.inputs.values() for d in shape]
     if len(values) == len(places):
         return tuple(v for v, d in zip(values, places, strict=True) if d == -1)
@@ -560,14 +560,14 @@ def get_dynamic_hw(model_desc: int, index: int) -> dict[str, Any]:
 
 @returns_value(0)
 def get_input_dynamic_gear_count(model_desc: int, index: int) -> int:
-    """(count, ret): how many gears of dimensions the model has."""
+    """(count, ret): the number of gears of the model."""
     gears = descriptions.get(model_desc).model.gears
     return len(gears.choices) if gears is not None and gears.kind.value == "dims" else 0
 
 
 @returns_value([])
 def get_input_dynamic_dims(model_desc: int, index: int, gear_count: int) -> list[dict[str, Any]]:
-    """([{name, dimCount, dims}], ret): for each gear the dimensions of all inputs, one after another."""
+    """([{name, dimCount, dims}], ret): for each gear the concatenated dimensions of all inputs."""
     gears = descriptions.get(model_desc).model.gears
     if gears is None or gears.kind.value != "dims":
         return []
@@ -598,7 +598,7 @@ def execute_v2(model_id: int, input: int, output: int, stream: int, handle: int)
 
 
 def _execution(model_id: int, inputs: int, outputs: int) -> Callable[[], None]:
-    """A run with everything checked; memory freed meanwhile lives until it is done."""
+    """Prepare a checked run; memory freed meanwhile stays alive until it is done."""
     loaded, feeds, results = models.get(model_id), datasets.get(inputs), datasets.get(outputs)
     gear = _gear(loaded, feeds)
     plan, place = loaded.plan(gear), on_device_of_thread()
@@ -623,7 +623,7 @@ def _execution(model_id: int, inputs: int, outputs: int) -> Callable[[], None]:
 
 @returns_code
 def init_dump() -> None:
-    """Begin with dumps; `set_dump` says what. Returns ret."""
+    """Enable dumps; `set_dump` configures them. Returns ret."""
     if dumping.initialised:
         raise AclError(c.ACL_ERROR_REPEAT_INITIALIZE, "dumps are initialised already")
     dumping.initialised = True
@@ -631,7 +631,7 @@ def init_dump() -> None:
 
 @returns_code
 def set_dump(dump_cfg_path: str) -> None:
-    """Dump the tensors of models and operators as a configuration file says. Returns ret."""
+    """Configure dumps of models' and operators' tensors from a file. Returns ret."""
     if not dumping.initialised:
         raise AclError(c.ACL_ERROR_UNINITIALIZE, "call acl.mdl.init_dump first")
     dumping.turn(parsed(dump_cfg_path))
@@ -639,7 +639,7 @@ def set_dump(dump_cfg_path: str) -> None:
 
 @returns_code
 def finalize_dump() -> None:
-    """End dumps. Returns ret."""
+    """Disable dumps. Returns ret."""
     if not dumping.initialised:
         raise AclError(c.ACL_ERROR_UNINITIALIZE, "call acl.mdl.init_dump first")
     dumping.initialised = False
@@ -660,7 +660,7 @@ def _gear(loaded: Loaded, feeds: Dataset) -> int:
 
 
 def _prepare(loaded: Loaded, feeds: Dataset, addresses: list[int]) -> list[np.ndarray]:
-    """Images pre-processed as the dataset says; the addresses become those of the results, which are returned."""
+    """Pre-process images as set in the dataset; replaces their addresses and returns the results."""
     made = []
     for index, record in loaded.dynamic_aipp.items():
         if index not in feeds.aipp:
@@ -680,7 +680,7 @@ def _addresses(
 ) -> tuple[list[int], list[object]]:
     """The checked addresses of a dataset's buffers, and the blocks they are in."""
     later = prepared_later or {}
-    extra = len(later) or 1  # inputs that hold no data: of settings, or of the gear
+    extra = len(later) or 1  # inputs without data: AIPP settings or gear
     items = (
         data.items[: len(ports)] if side == "input" and len(data.items) == len(ports) + extra else data.items
     )
@@ -705,7 +705,7 @@ def _addresses(
 
 
 def _describe(results: Dataset, loaded: Loaded) -> None:
-    """Give the buffers of an output dataset their actual shapes."""
+    """Set the actual shapes of an output dataset's buffers."""
     for index, port in enumerate(loaded.current_outputs()):
         spec = TensorSpec(port.dtype, port.shape, c.FORMATS.get(port.format, c.ACL_FORMAT_ND), port.name)
         if index in results.descs:
@@ -716,7 +716,7 @@ def _describe(results: Dataset, loaded: Loaded) -> None:
 
 
 def clear() -> None:
-    """Forget everything (acl.finalize)."""
+    """Release everything (acl.finalize)."""
     _state.thread.context = None
     for table in (models, descriptions, datasets, configs, settings):
         table.clear()

@@ -1,7 +1,7 @@
-"""acl.media: memory for pictures, and what the image processor does: JPEG and PNG files, sizes, parts, colours.
+"""acl.media: picture memory and the image processor: JPEG and PNG, resizing, cropping, colour conversion.
 
 Pictures are descriptions over device memory (`dvpp_create_pic_desc`); work is queued on streams like any other.
-Decoders, encoders and scalers are Pillow's (`pip install tf-adapter[images]`).
+Pillow decodes, encodes and scales (`pip install tf-adapter[images]`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from acl.util import ptr_to_bytes
 
 @dataclass
 class Channel:
-    """A place in the image processor's queue."""
+    """A channel of the image processor."""
 
     open: bool = False
 
@@ -40,7 +40,7 @@ class Region:
 
 @dataclass
 class Setting:
-    """A number that a configuration holds."""
+    """A configuration with one number."""
 
     value: int
 
@@ -55,7 +55,7 @@ DEFAULT_QUALITY = 100
 
 
 def clear() -> None:
-    """Forget all descriptions."""
+    """Release all descriptions."""
     tables: tuple[Handles[Any], ...] = (channels, pictures, regions, resizes, encodings)
     for table in tables:
         table.clear()
@@ -63,13 +63,13 @@ def clear() -> None:
 
 @returns_value(0)
 def dvpp_malloc(size: int) -> int:
-    """Device memory for an image. Returns (address, ret)."""
+    """Allocate device memory for an image. Returns (address, ret)."""
     return _memory.memory.allocate(size, current_context().device, visible=True).address
 
 
 @returns_code
 def dvpp_free(dev_ptr: int) -> None:
-    """Give memory of an image back. Returns ret."""
+    """Free an image's memory. Returns ret."""
     _memory.memory.release(dev_ptr, device=True)
 
 
@@ -78,13 +78,13 @@ def dvpp_free(dev_ptr: int) -> None:
 
 @plain(0)
 def dvpp_create_channel_desc() -> int:
-    """The description of a channel."""
+    """Create the description of a channel."""
     return channels.add(Channel())
 
 
 @returns_code
 def dvpp_destroy_channel_desc(channel_desc: int) -> None:
-    """Forget the description of a channel. Returns ret."""
+    """Destroy the description of a channel. Returns ret."""
     channels.remove(channel_desc)
 
 
@@ -123,13 +123,13 @@ def _queue(channel_desc: int, stream: int, work: Callable[[], None], result: Pic
 
 @plain(0)
 def dvpp_create_pic_desc() -> int:
-    """The description of a picture, to be filled."""
+    """Create an empty description of a picture."""
     return pictures.add(Picture())
 
 
 @returns_code
 def dvpp_destroy_pic_desc(pic_desc: int) -> None:
-    """Forget the description of a picture (its memory stays). Returns ret."""
+    """Destroy the description of a picture, not its memory. Returns ret."""
     pictures.remove(pic_desc)
 
 
@@ -174,56 +174,56 @@ dvpp_get_pic_desc_ret_code = _getter("ret_code")
 
 @plain(0)
 def dvpp_create_resize_config() -> int:
-    """How sizes are changed; interpolation is bilinear whatever is set."""
+    """Create a resize configuration; interpolation is always bilinear."""
     return resizes.add(Setting(0))
 
 
 @returns_code
 def dvpp_set_resize_config_interpolation(resize_config: int, interpolation: int) -> None:
-    """Name an interpolation (0 to 4, all of them bilinear here). Returns ret."""
+    """Set an interpolation (0 to 4, all bilinear here). Returns ret."""
     resizes.get(resize_config).value = interpolation
 
 
 @plain(0)
 def dvpp_get_resize_config_interpolation(resize_config: int) -> int:
-    """The interpolation that was named."""
+    """The interpolation that was set."""
     return resizes.get(resize_config).value
 
 
 @returns_code
 def dvpp_destroy_resize_config(resize_config: int) -> None:
-    """Forget a configuration. Returns ret."""
+    """Destroy a configuration. Returns ret."""
     resizes.remove(resize_config)
 
 
 @plain(0)
 def dvpp_create_roi_config(left: int, right: int, top: int, bottom: int) -> int:
-    """A part of a picture: columns and rows, the last ones included."""
+    """Create a region: columns and rows, both ends included."""
     return regions.add(Region(left, right, top, bottom))
 
 
 @returns_code
 def dvpp_set_roi_config(config: int, left: int, right: int, top: int, bottom: int) -> None:
-    """Change a part. Returns ret."""
+    """Change a region. Returns ret."""
     region = regions.get(config)
     region.left, region.right, region.top, region.bottom = left, right, top, bottom
 
 
 @returns_code
 def dvpp_destroy_roi_config(roi_config: int) -> None:
-    """Forget a part. Returns ret."""
+    """Destroy a region. Returns ret."""
     regions.remove(roi_config)
 
 
 @plain(0)
 def dvpp_create_jpege_config() -> int:
-    """How JPEG files are written."""
+    """Create a configuration of the JPEG encoder."""
     return encodings.add(Setting(DEFAULT_QUALITY))
 
 
 @returns_code
 def dvpp_set_jpege_config_level(jpege_config: int, level: int) -> None:
-    """The quality, 1 to 100 (0 is 100). Returns ret."""
+    """Set the quality, 1 to 100 (0 means 100). Returns ret."""
     if not 0 <= level <= 100:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"a quality of {level}")
     encodings.get(jpege_config).value = level or DEFAULT_QUALITY
@@ -237,7 +237,7 @@ def dvpp_get_jpege_config_level(jpege_config: int) -> int:
 
 @returns_code
 def dvpp_destroy_jpege_config(jpege_config: int) -> None:
-    """Forget a configuration. Returns ret."""
+    """Destroy a configuration. Returns ret."""
     encodings.remove(jpege_config)
 
 
@@ -285,7 +285,7 @@ def _room(data: int, size: int, format: int, kind: str) -> int:
 
 @returns_value(0)
 def dvpp_jpeg_predict_enc_size(input_desc: int, config: int) -> int:
-    """(bytes, ret) that are always enough for a picture as a JPEG file."""
+    """(bytes, ret): upper bound of the size of a picture as JPEG."""
     picture = pictures.get(input_desc)
     encodings.get(config)
     return picture.width * picture.height * 4 + 4096
@@ -309,7 +309,7 @@ def _decode(channel_desc: int, data: int, size: int, output_desc: int, stream: i
     def work() -> None:
         planes = _images.decode(file, kind, target)
         height, width = planes[0].shape[:2]
-        if not target.width:  # as decoders do, the size is told where it was not given
+        if not target.width:  # fill in the size if it was not set
             target.width, target.height = width, height
         target.write(planes)
 
@@ -320,7 +320,7 @@ def _decode(channel_desc: int, data: int, size: int, output_desc: int, stream: i
 def dvpp_jpeg_encode_async(
     channel_desc: int, input_desc: int, data: int, size: int, config: int, stream: int
 ) -> None:
-    """Write a picture as a JPEG file to `data`; `size` is the address of the room there, and gets the length."""
+    """Encode a picture as JPEG to `data`; `size` points to the capacity and receives the length."""
     picture, quality = pictures.get(input_desc), encodings.get(config).value
     _memory.check_range(size, 4, write=True)
     length = ctypes.c_uint32.from_address(size)
@@ -362,7 +362,7 @@ def _process(
 def dvpp_vpc_resize_async(
     channel_desc: int, input_desc: int, output_desc: int, resize_config: int, stream: int
 ) -> None:
-    """A picture at the size of the output. Returns ret at once."""
+    """Resize a picture to the size of the output. Returns ret at once."""
     resizes.get(resize_config)
     _process(
         channel_desc, input_desc, output_desc, stream, lambda p, t: _images.resized(p, t.width, t.height)
@@ -373,7 +373,7 @@ def dvpp_vpc_resize_async(
 def dvpp_vpc_crop_async(
     channel_desc: int, input_desc: int, output_desc: int, crop_area: int, stream: int
 ) -> None:
-    """A part of a picture at the size of the output. Returns ret at once."""
+    """Crop a picture and resize to the size of the output. Returns ret at once."""
     _process(channel_desc, input_desc, output_desc, stream, _part(regions.get(crop_area)))
 
 
@@ -381,7 +381,7 @@ def dvpp_vpc_crop_async(
 def dvpp_vpc_crop_resize_async(
     channel_desc: int, input_desc: int, output_desc: int, crop_area: int, resize_config: int, stream: int
 ) -> None:
-    """A part of a picture at the size of the output. Returns ret at once."""
+    """Crop a picture and resize to the size of the output. Returns ret at once."""
     resizes.get(resize_config)
     _process(channel_desc, input_desc, output_desc, stream, _part(regions.get(crop_area)))
 
@@ -400,7 +400,7 @@ def _part(region: Region) -> Callable[[list[Any], Picture], list[Any]]:
 def dvpp_vpc_crop_and_paste_async(
     channel_desc: int, input_desc: int, output_desc: int, crop_area: int, paste_area: int, stream: int
 ) -> None:
-    """A part of a picture, fitted into a part of the output, whose rest stays. Returns ret at once."""
+    """Crop a picture, resize and paste into a region of the output. Returns ret at once."""
     source, target = pictures.get(input_desc), pictures.get(output_desc)
     cut, place = regions.get(crop_area), regions.get(paste_area)
 
@@ -415,7 +415,7 @@ def dvpp_vpc_crop_and_paste_async(
 
 @returns_code
 def dvpp_vpc_convert_color_async(channel_desc: int, input_desc: int, output_desc: int, stream: int) -> None:
-    """A picture in the format of the output. Returns ret at once."""
+    """Convert a picture to the format of the output. Returns ret at once."""
     _process(channel_desc, input_desc, output_desc, stream, lambda planes, target: planes)
 
 

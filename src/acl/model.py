@@ -1,4 +1,4 @@
-"""acl.Model: a compiled model called with arrays."""
+"""acl.Model: a compiled model as a callable on arrays."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Model:
         return self._model.outputs
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Run; one array, or a tuple of several. The calling thread waits without holding Python's lock."""
+        """Run the model; returns one array or a tuple. The calling thread waits without holding the GIL."""
         with on_device_of_thread():
             return self._model(*arrays, **named)
 
     def run(self, arrays: list[Any]) -> list[Any]:
-        """Run on arrays in the order of `inputs`; always a list."""
+        """Run on arrays in the order of `inputs`; always returns a list."""
         with on_device_of_thread():
             return self._model.run(arrays)
 
     def profile(self, path: str | os.PathLike[str] = "", repeats: int = 10) -> str:
-        """One line a task with its time, on zeros (with gears: the first one's).
+        """One line per task with its time, on zeros (with gears: the first one).
 
-        With a path, the trace that Perfetto opens is written there too.
+        With a path, also writes a trace for Perfetto.
         """
         from ge.model.model import Model as Single
         from ge.profile import table, trace

@@ -1,4 +1,4 @@
-"""acl.op: single operators, compiled when first used (or found compiled) and run in a stream."""
+"""acl.op: single operators, precompiled or compiled on first use, and run in a stream."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class Attributes:
 
 @dataclass(frozen=True)
 class OpHandle:
-    """An operator made ready for execution."""
+    """An operator prepared for execution."""
 
     model: Any
-    feeds: tuple[int, ...]  # places of the inputs that are not constants
+    feeds: tuple[int, ...]  # positions of the non-constant inputs
 
 
 attributes: Handles[Attributes] = Handles("operator attribute")
 handles: Handles[OpHandle] = Handles("operator handle")
 _models: BoundedCache[tuple[Any, ...], Any] = BoundedCache(CACHED_MODELS)
-_compiled: dict[str, Any] = {}  # by key: the path of a model file, or a model that was loaded
+_compiled: dict[str, Any] = {}  # by key: the path of a model file, or a loaded model
 
 # -- attributes -------------------------------------------------------------------------------------
 
 
 @plain(0)
 def create_attr() -> int:
-    """An empty set of attributes."""
+    """Create an empty set of attributes."""
     return attributes.add(Attributes())
 
 
 @plain(None)
 def destroy_attr(attr: int) -> None:
-    """Forget a set of attributes."""
+    """Destroy a set of attributes."""
     attributes.remove(attr)
 
 
@@ -104,7 +104,7 @@ def load(model: int, model_size: int) -> None:
     if not isinstance(key, str):
         raise AclError(c.ACL_ERROR_PARSE_MODEL, "the model is not one of a single operator")
     _compiled[key] = om.load(data)
-    _models.clear()  # what was compiled before gives way
+    _models.clear()  # precompiled operators take precedence over cached ones
 
 
 def _spec_of(op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attr: int) -> Any:
@@ -119,14 +119,14 @@ def _spec_of(op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
 
 
 def _prepare(op_type: str, input_desc: Sequence[int], output_desc: Sequence[int], attr: int) -> OpHandle:
-    """The operator's model, compiled unless it is known."""
+    """The operator's model; compiled unless cached."""
     inputs, outputs = [specs.get(d) for d in input_desc], [specs.get(d) for d in output_desc]
     op = _spec_of(op_type, inputs, outputs, attr)
     feeds = tuple(i for i, spec in enumerate(inputs) if spec.const is None)
     from ge.identity import process_identity
     from ge.ops.custom import search
 
-    search.refresh()  # before the key is made, which has the operators in force in it
+    search.refresh()  # before computing the key, which includes the active operators
     key = (op.key, process_identity())
     model = _models.get(key)
     return OpHandle(model if model is not None else _models.put(key, _compile(op)), feeds)
@@ -197,19 +197,19 @@ def compile_and_execute(
 
 @returns_code
 def update_params(op_type: str, input_desc: Sequence[int], output_desc: Sequence[int], attr: int) -> None:
-    """Accepted; operators are compiled for the shapes they are given. Returns ret."""
+    """Has no effect; operators are compiled for the actual shapes. Returns ret."""
     _prepare(op_type, input_desc, output_desc, attr)
 
 
 @returns_value(0)
 def create_handle(op_type: str, input_desc: Sequence[int], output_desc: Sequence[int], attr: int) -> int:
-    """An operator ready for repeated execution. Returns (handle, ret)."""
+    """Prepare an operator for repeated execution. Returns (handle, ret)."""
     return handles.add(_prepare(op_type, input_desc, output_desc, attr))
 
 
 @plain(None)
 def destroy_handle(handle: int) -> None:
-    """Forget an operator."""
+    """Destroy a prepared operator."""
     handles.remove(handle)
 
 
@@ -227,7 +227,7 @@ def cast(src_desc: int, src_buffer: int, dst_desc: int, dst_buffer: int, truncat
 
 @returns_value(0)
 def create_handle_for_cast(src_desc: int, dst_desc: int, truncate: int) -> int:
-    """A conversion ready for repeated execution. Returns (handle, ret)."""
+    """Prepare a conversion for repeated execution. Returns (handle, ret)."""
     return handles.add(_cast(src_desc, dst_desc))
 
 
@@ -240,7 +240,7 @@ def _cast(src_desc: int, dst_desc: int) -> OpHandle:
 
 
 def _execution(handle: OpHandle, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[], None]:
-    """A run with every buffer checked; memory freed meanwhile lives until it is done."""
+    """Prepare a run with checked buffers; memory freed meanwhile stays alive until it is done."""
     plan = handle.model.plan
     given = [buffers.get(inputs[place]) if place < len(inputs) else None for place in handle.feeds]
     results = [buffers.get(item) for item in outputs]
@@ -265,7 +265,7 @@ def _execution(handle: OpHandle, inputs: Sequence[int], outputs: Sequence[int]) 
 
 
 def clear() -> None:
-    """Forget everything (acl.finalize)."""
+    """Release everything (acl.finalize)."""
     attributes.clear()
     handles.clear()
     _models.clear()

@@ -1,4 +1,4 @@
-"""acl.prof: what models did between start and stop, written as JSON: runs, their times, and each task's time."""
+"""acl.prof: writes the runs of models between start and stop as JSON, with the time of each task."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["create_config", "destroy_config", "finalize", "init", "start", "stop
 
 @dataclass
 class Config:
-    """The devices that a profile is about."""
+    """The devices to profile."""
 
     devices: tuple[int, ...]
 
 
 @dataclass
 class Recorder:
-    """The runs of models, while it is started."""
+    """Records the runs of models between start and stop."""
 
     folder: Path | None = None
     started: bool = False
@@ -52,7 +52,7 @@ def _initialised() -> Path:
 
 @returns_code
 def init(profiler_result_path: str) -> None:
-    """Name the folder that profiles are written to; it is made. Returns ret."""
+    """Set, and create, the folder for profiles. Returns ret."""
     try:
         Path(profiler_result_path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,19 +67,19 @@ def create_config(
     aicore_events: Any = None,
     data_type_config: int = 0,
 ) -> int:
-    """What to profile; all of it is recorded whatever is chosen."""
+    """Create a configuration; everything is recorded regardless of it."""
     return configs.add(Config(tuple(device_id_list)))
 
 
 @returns_code
 def destroy_config(profiler_config: int) -> None:
-    """Forget a configuration. Returns ret."""
+    """Destroy a configuration. Returns ret."""
     configs.remove(profiler_config)
 
 
 @returns_code
 def start(profiler_config: int) -> None:
-    """Begin to record the runs of models. Returns ret."""
+    """Start recording the runs of models. Returns ret."""
     _initialised()
     configs.get(profiler_config)
     recorder.started = True
@@ -87,7 +87,7 @@ def start(profiler_config: int) -> None:
 
 @returns_code
 def stop(profiler_config: int) -> None:
-    """End recording and write a profile: summary_N.json in the folder. Returns ret."""
+    """Stop recording and write summary_N.json into the folder. Returns ret."""
     folder, config = _initialised(), configs.get(profiler_config)
     recorder.started = False
     with recorder.lock:
@@ -114,7 +114,7 @@ def finalize() -> None:
 
 
 def clear() -> None:
-    """Forget everything (acl.finalize)."""
+    """Release everything (acl.finalize)."""
     configs.clear()
     recorder.folder, recorder.started = None, False
     recorder.runs.clear()

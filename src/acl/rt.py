@@ -26,7 +26,7 @@ def set_device(device_id: int) -> None:
 
 @returns_code
 def reset_device(device_id: int) -> None:
-    """Finish what a device has to do and release its default context. Returns ret."""
+    """Finish a device's work and release its default context. Returns ret."""
     handle = _state.process.primary.pop(_state.check_device(device_id), None)
     if handle is None:
         return
@@ -54,7 +54,7 @@ def get_device_count() -> int:
 
 @returns_value(0)
 def get_run_mode() -> int:
-    """(run_mode, ret): programs run on the host, beside the device."""
+    """(run_mode, ret): programs run on the host."""
     return c.ACL_HOST
 
 
@@ -68,7 +68,7 @@ def synchronize_device() -> None:
 
 @returns_code
 def set_ts_device(ts_id: int) -> None:
-    """Accepted; there is one task scheduler. Returns ret."""
+    """Has no effect: there is only one task scheduler. Returns ret."""
 
 
 @returns_value(0, 0)
@@ -82,7 +82,7 @@ def get_device_utilization_rate(device_id: int) -> tuple[int, int]:
 
 @returns_value(0)
 def create_context(device_id: int) -> int:
-    """A new context, current in this thread. Returns (context, ret)."""
+    """Create a context and make it current in this thread. Returns (context, ret)."""
     handle = contexts.add(Context(_state.check_device(device_id)))
     _state.thread.context = handle
     return handle
@@ -116,13 +116,13 @@ get_current_context = get_context
 
 @returns_value(0)
 def create_stream() -> int:
-    """A new stream. Returns (stream, ret)."""
+    """Create a stream. Returns (stream, ret)."""
     return streams.add(Stream(_gpu.new_stream(current_context().device)))
 
 
 @returns_value(0)
 def create_stream_with_config(priority: int, flag: int) -> int:
-    """A new stream; priority and flag have no effect. Returns (stream, ret)."""
+    """Create a stream; priority and flag have no effect. Returns (stream, ret)."""
     return streams.add(Stream(_gpu.new_stream(current_context().device)))
 
 
@@ -137,19 +137,19 @@ destroy_stream_force = destroy_stream
 
 @returns_code
 def synchronize_stream(stream: int) -> None:
-    """Wait for a stream's work. Returns ret, the code of the first failure since the last time."""
+    """Wait for a stream's work. Returns ret, the code of the first failure since the last call."""
     stream_of(stream).synchronize()
 
 
 @returns_code
 def synchronize_stream_with_timeout(stream: int, timeout: int) -> None:
-    """Wait for a stream's work, at most `timeout` milliseconds (-1: without end). Returns ret."""
+    """Wait for a stream's work, at most `timeout` milliseconds (-1: no limit). Returns ret."""
     stream_of(stream).synchronize(_seconds(timeout))
 
 
 @returns_value(c.ACL_STREAM_STATUS_NOT_READY)
 def stream_query(stream: int) -> int:
-    """(status, ret): whether a stream has work left."""
+    """(status, ret): complete if the stream has no work left."""
     return c.ACL_STREAM_STATUS_COMPLETE if stream_of(stream).idle else c.ACL_STREAM_STATUS_NOT_READY
 
 
@@ -162,14 +162,14 @@ def _seconds(milliseconds: int) -> float | None:
 
 @returns_value(0)
 def create_event() -> int:
-    """A new event. Returns (event, ret)."""
+    """Create an event. Returns (event, ret)."""
     current_context()
     return events.add(Event())
 
 
 @returns_value(0)
 def create_event_with_flag(flag: int) -> int:
-    """A new event; every event takes the time and can be waited for. Returns (event, ret)."""
+    """Create an event; all events record the time and can be waited for. Returns (event, ret)."""
     current_context()
     return events.add(Event())
 
@@ -182,13 +182,13 @@ def destroy_event(event: int) -> None:
 
 @returns_code
 def record_event(event: int, stream: int) -> None:
-    """Record an event behind a stream's work. Returns ret."""
+    """Record an event after a stream's current work. Returns ret."""
     events.get(event).record(stream_of(stream))
 
 
 @returns_code
 def reset_event(event: int, stream: int) -> None:
-    """Make an event recordable anew, behind a stream's work. Returns ret."""
+    """Reset an event after a stream's current work. Returns ret."""
     events.get(event).reset(stream_of(stream))
 
 
@@ -207,7 +207,7 @@ def query_event_status(event: int) -> int:
 
 @returns_value(c.ACL_EVENT_WAIT_STATUS_NOT_READY)
 def query_event_wait_status(event: int) -> int:
-    """(status, ret): ACL_EVENT_WAIT_STATUS_COMPLETE once nothing waits for the event any more."""
+    """(status, ret): ACL_EVENT_WAIT_STATUS_COMPLETE once no stream waits for the event."""
     done = events.get(event).complete
     return c.ACL_EVENT_WAIT_STATUS_COMPLETE if done else c.ACL_EVENT_WAIT_STATUS_NOT_READY
 
@@ -226,7 +226,7 @@ def synchronize_event_with_timeout(event: int, timeout: int) -> None:
 
 @returns_code
 def stream_wait_event(stream: int, event: int) -> None:
-    """Let a stream wait for an event of another stream. Returns ret at once."""
+    """Make a stream wait for an event of another stream. Returns ret at once."""
     events.get(event).hold(stream_of(stream))
 
 
@@ -253,7 +253,7 @@ def event_get_timestamp(event: int) -> int:
 
 @returns_code
 def subscribe_report(thread_id: int, stream: int) -> None:
-    """Let a thread run the callbacks of a stream. Returns ret."""
+    """Subscribe a thread to the callbacks of a stream. Returns ret."""
     reports.subscribe(thread_id, stream_of(stream))
 
 
@@ -265,7 +265,7 @@ def unsubscribe_report(thread_id: int, stream: int) -> None:
 
 @returns_code
 def launch_callback(fn: Callable[[Any], Any], user_data: Any, block_type: int, stream: int) -> None:
-    """Queue `fn(user_data)` behind a stream's work, for the subscribed thread. Returns ret."""
+    """Queue `fn(user_data)` after a stream's current work, for the subscribed thread. Returns ret."""
     if not callable(fn):
         raise TypeError("the callback is not callable")
     reports.launch(fn, user_data, block_type == c.ACL_CALLBACK_BLOCK, stream_of(stream))
@@ -282,7 +282,7 @@ def process_report(timeout: int) -> None:
 
 @returns_value(0)
 def malloc(size: int, policy: int) -> int:
-    """Device memory. Returns (address, ret)."""
+    """Allocate device memory. Returns (address, ret)."""
     return _memory.memory.allocate(size, current_context().device).address
 
 
@@ -292,19 +292,19 @@ malloc_cached = malloc
 
 @returns_code
 def free(dev_ptr: int) -> None:
-    """Give device memory back. Returns ret."""
+    """Free device memory. Returns ret."""
     _memory.memory.release(dev_ptr, device=True)
 
 
 @returns_value(0)
 def malloc_host(size: int) -> int:
-    """Host memory. Returns (address, ret)."""
+    """Allocate host memory. Returns (address, ret)."""
     return _memory.memory.allocate(size, None).address
 
 
 @returns_code
 def free_host(host_ptr: int) -> None:
-    """Give host memory back. Returns ret."""
+    """Free host memory. Returns ret."""
     _memory.memory.release(host_ptr, device=False)
 
 
@@ -333,7 +333,7 @@ def _fill(address: int, room: int, value: int, count: int) -> Callable[[], None]
 
 
 def _hold(_: object) -> None:
-    """Holds its argument: memory freed by the caller lives until work queued on it is done."""
+    """Keep the argument alive until the work queued on it is done."""
 
 
 @returns_code
@@ -350,7 +350,7 @@ def memcpy_async(dst: int, dest_max: int, src: int, count: int, direction: int, 
 
 
 def _transfer(dst: int, room: int, src: int, count: int, direction: int) -> Callable[[], None]:
-    """A checked copy. The direction decides which ends must be device memory."""
+    """Prepare a checked copy. The direction determines which ends must be device memory."""
     if direction not in range(c.ACL_MEMCPY_DEFAULT + 1):
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"direction {direction!r} is unknown")
     if not 0 < count <= room:
@@ -387,7 +387,7 @@ memcpy2d = memcpy_2d
 
 @returns_code
 def mem_flush(dev_ptr: int, size: int) -> None:
-    """Accepted; memory is coherent. Returns ret."""
+    """Has no effect: memory is coherent. Returns ret."""
     _memory.check_range(dev_ptr, size, write=False)
 
 
@@ -410,13 +410,13 @@ def device_can_access_peer(device_id: int, peer_device_id: int) -> int:
 
 @returns_code
 def device_enable_peer_access(peer_device_id: int, flags: int) -> None:
-    """Accepted. Returns ret."""
+    """Has no effect: access is always possible. Returns ret."""
     _state.check_device(peer_device_id)
 
 
 @returns_code
 def device_disable_peer_access(peer_device_id: int) -> None:
-    """Accepted. Returns ret."""
+    """Has no effect: access is always possible. Returns ret."""
     _state.check_device(peer_device_id)
 
 

@@ -1,4 +1,4 @@
-"""acl.tdt: channels of tensors by name, between threads of this process."""
+"""acl.tdt: named channels for tensors between threads of this process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEFAULT_CAPACITY = 64
 
 @dataclass
 class Item:
-    """A tensor, or a mark of the stream of tensors (its end, its abortion)."""
+    """A tensor, or a marker (end of sequence, abort)."""
 
     kind: int
     dims: tuple[int, ...]
@@ -62,7 +62,7 @@ class Dataset:
 
 @dataclass
 class Queue:
-    """What was sent to a name and not yet received."""
+    """Datasets sent to a channel name and not yet received."""
 
     capacity: int
     waiting: collections.deque[list[Item]] = field(default_factory=collections.deque)
@@ -87,7 +87,7 @@ _lock = threading.Lock()
 
 
 def clear() -> None:
-    """Forget everything (acl.finalize)."""
+    """Release everything (acl.finalize)."""
     for _, channel in channels.items():
         _stop(channel.queue)
     tables: tuple[Handles[Any], ...] = (channels, datasets, items)
@@ -101,13 +101,13 @@ def clear() -> None:
 
 @plain(0)
 def create_channel(device_id: int, name: str) -> int:
-    """One end of the channel of a name; ends of one name are connected."""
+    """Create an end of a named channel; ends with the same name are connected."""
     return _connect(device_id, name, DEFAULT_CAPACITY)
 
 
 @plain(0)
 def create_channel_with_capacity(device_id: int, name: str, capacity: int) -> int:
-    """The same with room for so many datasets."""
+    """Create an end of a named channel with room for `capacity` datasets."""
     if capacity < 1:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"a capacity of {capacity}")
     return _connect(device_id, name, capacity)
@@ -123,7 +123,7 @@ def _connect(device_id: int, name: str, capacity: int) -> int:
 
 @returns_code
 def stop_channel(handle: int) -> None:
-    """Wake up every waiter of the channel; nothing is sent any more. Returns ret."""
+    """Stop sending and wake up all waiters. Returns ret."""
     _stop(channels.get(handle).queue)
 
 
@@ -135,7 +135,7 @@ def _stop(queue: Queue) -> None:
 
 @returns_code
 def destroy_channel(handle: int) -> None:
-    """Close an end; the last one takes what was not received with it. Returns ret."""
+    """Close an end; closing the last one drops unreceived datasets. Returns ret."""
     channel = channels.remove(handle)
     with _lock:
         channel.queue.ends -= 1
@@ -145,7 +145,7 @@ def destroy_channel(handle: int) -> None:
 
 @plain(0)
 def query_channel_size(handle: int) -> int:
-    """How many datasets wait."""
+    """Number of waiting datasets."""
     return len(channels.get(handle).queue.waiting)
 
 
@@ -154,7 +154,7 @@ def query_channel_size(handle: int) -> int:
 
 @plain(0)
 def create_data_item(tdt_type: int, dims: Sequence[int], data_type: int, data: int, size: int) -> int:
-    """A tensor at an address of the host."""
+    """Create an item for a tensor at a host address."""
     if size:
         _memory.check_range(data, size, write=False)
     return items.add(Item(tdt_type, tuple(int(d) for d in dims), data_type, data, size))
@@ -162,13 +162,13 @@ def create_data_item(tdt_type: int, dims: Sequence[int], data_type: int, data: i
 
 @returns_code
 def destroy_data_item(data_item: int) -> None:
-    """Forget a tensor (its memory stays). Returns ret."""
+    """Destroy an item, not its memory. Returns ret."""
     items.remove(data_item)
 
 
 @plain(0)
 def get_tensor_type_from_item(data_item: int) -> int:
-    """ACL_TENSOR_DATA_TENSOR, or a mark."""
+    """ACL_TENSOR_DATA_TENSOR, or a marker."""
     return items.get(data_item).kind
 
 
@@ -198,13 +198,13 @@ def get_dims_from_item(data_item: int) -> list[int]:
 
 @plain(0)
 def create_dataset() -> int:
-    """An empty dataset."""
+    """Create an empty dataset."""
     return datasets.add(Dataset())
 
 
 @returns_code
 def destroy_dataset(dataset: int) -> None:
-    """Forget a dataset and the items that were received into it. Returns ret."""
+    """Destroy a dataset and the items received into it. Returns ret."""
     for item in datasets.remove(dataset).own:
         items.remove(item)
 
@@ -218,13 +218,13 @@ def add_data_item(dataset: int, data_item: int) -> None:
 
 @plain(0)
 def get_dataset_size(dataset: int) -> int:
-    """How many tensors there are."""
+    """Number of items."""
     return len(datasets.get(dataset).items)
 
 
 @plain(0)
 def get_data_item(dataset: int, index: int) -> int:
-    """A tensor by its place."""
+    """An item by index."""
     found = datasets.get(dataset).items
     if not 0 <= index < len(found):
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"the dataset has {len(found)} items, there is no {index}")
@@ -236,7 +236,7 @@ def get_data_item(dataset: int, index: int) -> int:
 
 @returns_code
 def send_tensor(handle: int, dataset: int, timeout: int = -1) -> None:
-    """Send copies of all tensors of a dataset; waits for room (milliseconds, -1 for ever). Returns ret."""
+    """Send copies of all tensors of a dataset; waits for room (milliseconds, -1: no limit). Returns ret."""
     queue = channels.get(handle).queue
     sent = [_copied(items.get(item)) for item in datasets.get(dataset).items]
     with queue.changed:
@@ -256,7 +256,7 @@ def _copied(item: Item) -> Item:
 
 @returns_code
 def receive_tensor(handle: int, dataset: int, timeout: int = -1) -> None:
-    """Append the tensors of the next dataset that was sent; they live as long as this one. Returns ret."""
+    """Append the tensors of the next dataset; they live as long as this dataset. Returns ret."""
     queue, target = channels.get(handle).queue, datasets.get(dataset)
     with queue.changed:
         _wait(queue, lambda: bool(queue.waiting), timeout)

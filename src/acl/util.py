@@ -43,7 +43,7 @@ def numpy_to_ptr(array: np.ndarray) -> int:
 
 
 def numpy_contiguous_to_ptr(array: np.ndarray) -> tuple[int, np.ndarray]:
-    """The address of a contiguous form of an array, and that array, which must be kept alive."""
+    """Address of a contiguous copy of an array, and the copy, which must be kept alive."""
     whole = np.asarray(array, order="C")
     return numpy_to_ptr(whole), whole
 
@@ -63,7 +63,7 @@ get_ptr = bytes_to_ptr
 
 
 def ptr_to_bytes(ptr: int, size: int) -> bytes:
-    """A copy of the bytes at an address."""
+    """Copy the bytes at an address."""
     _readable(ptr, size)
     return _memory.read(ptr, size)
 
@@ -111,7 +111,7 @@ vdec_start_thread = start_thread
 
 @returns_code
 def stop_thread(thread_id: int) -> None:
-    """Wait for the end of a thread that its own condition ends. Returns ret."""
+    """Wait for a thread to end. Returns ret."""
     thread = _threads.pop(thread_id, None)
     if thread is None:
         raise AclError(c.ACL_ERROR_INVALID_PARAM, f"{thread_id!r} is not a thread of acl.util.start_thread")

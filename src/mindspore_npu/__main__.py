@@ -1,4 +1,4 @@
-"""`python -m mindspore_npu run script.py …`: a MindSpore script for Ascend, unchanged, on the NPU."""
+"""`python -m mindspore_npu run script.py …`: runs an unmodified MindSpore script for Ascend on the NPU."""
 
 from __future__ import annotations
 

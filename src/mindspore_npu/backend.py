@@ -1,4 +1,4 @@
-"""What the native back end asks: a graph of MindSpore compiled by the engine, or None for MindSpore's own back end."""
+"""Compiles MindSpore's graphs for the native back end; None leaves a graph to MindSpore's own back end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FallbackWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Counts:
-    """Graphs that the engine compiled, runs of them, and graphs that MindSpore kept."""
+    """Numbers of compiled graphs, their runs, and graphs left to MindSpore."""
 
     compiled: int = 0
     runs: int = 0
@@ -43,7 +43,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Fallback:
-    """A graph that MindSpore runs, and why."""
+    """A graph that MindSpore runs, and the reason."""
 
     graph: str
     reason: str
@@ -51,7 +51,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled graph as the native back end keeps it (see `backend.cc`).
+    """A compiled graph in the native back end's form (see `backend.cc`).
 
     parameters: positions among the graph's parameters, in the order of the program's inputs. results: MindSpore's type
     number, shape, and the input whose memory the output takes or -1.
@@ -83,12 +83,12 @@ _STATE = _State()
 
 
 def counts() -> Counts:
-    """How many graphs the engine compiled and ran, and how many MindSpore kept, since the last reset."""
+    """Numbers of compiled graphs, runs and fallbacks since the last reset."""
     return _STATE.counts
 
 
 def reset_counts() -> None:
-    """Start counting anew; the listed fallbacks are forgotten."""
+    """Reset the counters and the list of fallbacks."""
     with _STATE.lock:
         _STATE.counts = Counts()
         _STATE.fallbacks.clear()
@@ -96,19 +96,19 @@ def reset_counts() -> None:
 
 
 def fallbacks() -> list[Fallback]:
-    """The graphs that MindSpore's own back end runs, and why."""
+    """The graphs that MindSpore's own back end runs, with reasons."""
     return list(_STATE.fallbacks)
 
 
 def explain() -> str:
-    """Which graphs run on the engine and where their nodes run, and which MindSpore kept."""
+    """Report of the compiled graphs with the placement of their nodes, and of the fallbacks."""
     parts = [str(ge.explain(model)) for model in _STATE.models]
     parts += [f"{f.graph} runs on MindSpore: {f.reason}" for f in _STATE.fallbacks]
     return "\n\n".join(parts) or "no graph was compiled with backend='npu'"
 
 
 def build(data: bytes, names: Sequence[str]) -> Compiled | None:
-    """Compile a graph, given as MINDIR; None, with a warning, when MindSpore has to run it."""
+    """Compile a graph given as MINDIR; None, with a warning, if MindSpore has to run it."""
     graph = "graph"
     try:
         parsed = parse_model(data, state=True, name="the MindSpore graph")
@@ -158,8 +158,8 @@ def _compiled(parsed: Parsed, names: list[str]) -> Compiled:
 
 
 def _places(inputs: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """Where MindSpore passes what a graph names. Arguments without a name, which the gradients that it takes eagerly
-    have, are in the order of the graph's inputs.
+    """Positions at which MindSpore passes the named inputs of a graph. Unnamed arguments (in gradients taken eagerly)
+    follow the order of the graph's inputs.
 
     >>> _places(["Parameter_4", "x", "Parameter_5"], ["", "x", "", "weight"])
     {'x': 1, 'weight': 3, 'Parameter_4': 0, 'Parameter_5': 2}
@@ -178,9 +178,9 @@ def _runner(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
 
 
 def _drawing(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
-    """A graph with random numbers of its own: their state goes in and out behind what MindSpore passes.
+    """Add the state of random operators as an input and output after MindSpore's own.
 
-    After `mindspore.set_seed` the graphs of a process draw the same numbers each time.
+    After `mindspore.set_seed` the graphs of a process draw the same numbers in every run.
     """
     import mindspore
 
@@ -196,7 +196,7 @@ def _drawing(model: ge.Model) -> Callable[[Sequence[int], Sequence[int]], Any]:
 
 
 def _form(returned: Any, places: dict[str, int]) -> tuple[str, Any]:
-    """What the graph returns, as the native back end reads it."""
+    """The structure of the graph's results in the native back end's form."""
     if isinstance(returned, tuple):
         return "tuple", tuple(_form(part, places) for part in returned)
     return returned.kind, places[returned.value] if returned.kind == "parameter" else returned.value

@@ -1,6 +1,6 @@
 """Every patch of MindSpore that `python -m mindspore_npu run` applies, in one table.
 
-`import mindspore_npu` by itself changes nothing of MindSpore: it registers a back end.
+`import mindspore_npu` alone patches nothing; it only registers a back end.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ TARGET = "Ascend"
 
 
 class _Device:
-    """What the script believes to run on."""
+    """The device that the script sees."""
 
     target = ""
     number = 0
 
 
-# What modules of MindSpore see that would refuse to scale losses by a factor that changes on CPUs: the engine can, and
-# finds overflows as on GPUs, by a look at the gradients.
+# Shown to modules of MindSpore that reject dynamic loss scaling on CPUs; the engine supports it and, as on GPUs,
+# detects overflows from the gradients.
 _SEEN = {"mindspore.train.amp": TARGET, "mindspore.nn.wrap.loss_scale": "GPU"}
 
 
 def _shown() -> str | None:
-    """The device that the caller of `get_context` sees; None for MindSpore itself, which has to see the real one."""
+    """The device that the caller of `get_context` sees; None for MindSpore itself, which sees the real one."""
     caller = str(sys._getframe(2).f_globals.get("__name__", ""))
     inside = caller.partition(".")[0] in ("mindspore", "mindspore_npu")
     return _SEEN.get(caller) if inside else _Device.target
@@ -72,7 +72,7 @@ def _with_device(original: Function) -> Function:
 
 
 def _compiled_for_npu(original: Function) -> Function:
-    """Cells of graph mode are compiled for the back end unless they name one."""
+    """Compile cells of graph mode for the back end unless they name another."""
 
     def compile(self: Any, obj: Any, *args: Any, jit_config_dict: Any = None, **kwargs: Any) -> Any:
         from mindspore.graph.jit_config import JitConfig
@@ -97,7 +97,7 @@ def _ranks() -> int:
 
 
 def _joined(original: Function) -> Function:
-    """One process needs no group. Several form MindSpore's own group of CPUs, started by msrun."""
+    """A single process needs no group; several, started by msrun, form MindSpore's CPU group."""
 
     def init(backend_name: str | None = None) -> Any:
         if _ranks() == 1:

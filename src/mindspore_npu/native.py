@@ -30,7 +30,7 @@ _FLAGS = ("-O1", "-w", "-D_GLIBCXX_USE_CXX11_ABI=0", "-DENABLE_FAST_HASH_TABLE=1
 
 
 def library() -> Path:
-    """The path of the library; builds it the first time for a version of MindSpore (about half a minute)."""
+    """The path of the library; builds it once per version of MindSpore (about half a minute)."""
     found = importlib.util.find_spec("mindspore")
     assert found is not None and found.origin is not None, "MindSpore is not installed"
     package = Path(found.origin).parent

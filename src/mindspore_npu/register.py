@@ -1,4 +1,4 @@
-"""Registering the back end with MindSpore, once a process."""
+"""Registers the back end with MindSpore, once per process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "npu"
 
 @functools.cache
 def register() -> None:
-    """Make `mindspore.jit(..., backend="npu")` known; builds the native part the first time."""
+    """Register `mindspore.jit(..., backend="npu")`; builds the native part on first use."""
     from mindspore import graph
 
     if not graph.register_custom_backend(NAME, str(library())):

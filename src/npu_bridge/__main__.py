@@ -1,4 +1,4 @@
-"""`python -m npu_bridge run script.py …`: a TensorFlow 1 script, unchanged, on the NPU (`--nproc N`: N processes)."""
+"""`python -m npu_bridge run script.py …`: runs a TensorFlow 1 script unmodified on the NPU (`--nproc N`: ranks)."""
 
 from __future__ import annotations
 

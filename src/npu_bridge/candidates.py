@@ -1,4 +1,4 @@
-"""Candidate parts: subgraphs for the NPU before they join the graph, and whether they compile for the known sizes."""
+"""Candidate parts: subgraphs for the NPU before they join the graph; compiles them ahead if sizes are known."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ class CandidatePart:
     written: frozenset[int]
     given: Mapping[int, int] = field(
         default_factory=dict
-    )  # inputs that another part left: which of its outputs
-    left: tuple[int, ...] = ()  # outputs that stay in the device's memory for another part
+    )  # resident inputs: index of the producing part's output
+    left: tuple[int, ...] = ()  # outputs that stay resident for another part
 
     @property
     def assigned(self) -> dict[int, int]:
-        """Inputs that are handles of variables it writes to, and which of its results the new values are."""
+        """Inputs that are handles of assigned variables, and the results that hold their new values."""
         places = [p for p in sorted(self.written) if is_resource(self.inputs[p])]
         return {place: len(self.outputs) + k for k, place in enumerate(places)}
 
     def has_loops(self) -> bool:
-        """Whether it holds control flow of version 1, which cannot be in a function of the host."""
+        """True if it contains version-1 control flow, which cannot be part of a host function."""
         return any(node.op in CONTROL for node in self.graph.nodes.values())
 
 
 @dataclass
 class Verdict:
-    """Whether a part compiles. Neither `lowered` nor `refused`: that is seen when it runs."""
+    """Result of compiling a part. Neither `lowered` nor `refused`: unknown until it runs."""
 
     candidate: CandidatePart
     lowered: Lowered | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] = ()
-    layout: int = 0  # of what another part left
+    layout: int = 0  # of the resident inputs
 
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
@@ -82,19 +82,19 @@ class Verdict:
         return {self.candidate.outputs[j].name: ports.constants[index] for j, index in known}
 
     def ready(self) -> dict[Known, Lowered]:
-        """Models that need not be compiled again, by the shapes of the inputs and the layout of what was left."""
+        """Compiled models by input shapes and layout of resident inputs."""
         if self.lowered is None or self.lowered.ports.specialised:
             return {}
         return {(self.shapes, self.layout): self.lowered}
 
 
 class _ValueNeeded(Exception):
-    """A value that is computed at run time decides what a part is."""
+    """The structure of a part depends on a run-time value."""
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """An input as the compiler sees it, before the run."""
+    """An input as known before the run."""
 
     kind: str
     dtype: str
@@ -117,9 +117,9 @@ def judge(
     options: CompileOptions,
     layout: Layout | None = None,
 ) -> Verdict:
-    """Compile a part if the sizes of all its inputs are known; `sizes` are those of tensors made by others.
+    """Compile a part if the sizes of all its inputs are known; `sizes` are those of tensors from other parts.
 
-    `layout` says where another part leaves the inputs that are given by it; None when that is not known.
+    `layout` is the placement of resident inputs; None if unknown.
     """
     resident = given_inputs(layout or ())
     expected = [
@@ -163,7 +163,7 @@ def judge(
 def _expected(
     tensor: Any, written: bool, fed: Mapping[str, np.ndarray | None], sizes: Mapping[str, tuple[int, ...]]
 ) -> _Expected | None:
-    """What is known of a tensor; None when its size is not."""
+    """The known facts of a tensor; None if its size is unknown."""
     value = fed.get(tensor.name)
     if value is not None:
         shape: tuple[int, ...] | None = value.shape

@@ -1,4 +1,4 @@
-"""Every patch of TensorFlow that version 1's sessions need, in one table."""
+"""All patches of TensorFlow for version-1 sessions, in one table."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ PATCHES = PatchTable(
 
 @functools.cache
 def patch_sessions() -> None:
-    """Have all sessions made from now on offload, unless their configuration says use_off_line=False."""
+    """Make all new sessions offload, unless their configuration sets use_off_line=False."""
     PATCHES.apply()

@@ -1,6 +1,6 @@
-"""`tf.contrib` for scripts of TensorFlow 1: the names that have an equivalent today, and errors for the others.
+"""`tf.contrib` for TensorFlow 1 scripts: names with an equivalent today, and errors for the others.
 
-Layers, framework and slim come from the `tf_slim` package, the library `tf.contrib.slim` became.
+Layers, framework and slim come from the `tf_slim` package, the successor of `tf.contrib.slim`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["MODULE", "install"]
 
 _V1 = "tensorflow.compat.v1"
 
-# contrib module -> places its names are looked up in, in this order
+# contrib module -> modules to look its names up in, in this order
 _SOURCES: dict[str, tuple[str, ...]] = {
     "slim": ("tf_slim",),
     "layers": ("tf_slim.layers", "tf_slim"),
@@ -52,7 +52,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "crf": ("tensorflow_addons.text.crf",),
 }
 
-# Names that were spelled differently.
+# Renamed names.
 _RENAMED: dict[tuple[str, str], str] = {
     ("layers", "xavier_initializer"): "tf_slim.xavier_initializer",
     ("layers", "xavier_initializer_conv2d"): "tf_slim.xavier_initializer_conv2d",
@@ -69,7 +69,7 @@ _PACKAGES = {"tf_slim": "tf-slim", "tensorflow_addons": "tensorflow-addons"}
 
 
 def _find(path: str) -> Any:
-    """The module or attribute of a dotted path; AttributeError when there is none, ImportError for a package."""
+    """Resolve a dotted path; AttributeError if a name is missing, ImportError if a package is."""
     parts = path.split(".")
     if parts[0] == "tf_slim":
         _prepare_slim()
@@ -88,7 +88,7 @@ def _find(path: str) -> Any:
 
 
 def _prepare_slim() -> None:
-    """tf_slim looks for classes where older versions of TensorFlow had them."""
+    """Add classes to the places where tf_slim, written for older TensorFlow versions, expects them."""
     import tensorflow as tf
     from tensorflow.python.framework import ops
 
@@ -97,7 +97,7 @@ def _prepare_slim() -> None:
 
 
 class _ContribModule(types.ModuleType):
-    """One module of contrib: names are found when asked for."""
+    """A module of contrib; names are looked up lazily."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"tensorflow.contrib.{name}")

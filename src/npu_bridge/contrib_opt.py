@@ -10,7 +10,7 @@ __all__ = ["AdamWOptimizer", "LazyAdamOptimizer", "MomentumWOptimizer"]
 
 
 class _DecoupledWeightDecay:
-    """Subtracts a share of the old weights beside the step of the optimizer it is mixed into."""
+    """Mixin that adds decoupled weight decay to an optimizer."""
 
     def __init__(self, weight_decay: Any, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -40,7 +40,7 @@ class MomentumWOptimizer(_DecoupledWeightDecay, tf.train.MomentumOptimizer):
 
 
 class LazyAdamOptimizer(tf.train.AdamOptimizer):
-    """Adam that touches only the rows a sparse gradient names."""
+    """Adam that updates only the rows of a sparse gradient."""
 
     def _apply_sparse(self, grad: Any, var: Any) -> Any:
         beta1_power, beta2_power = (tf.cast(p, var.dtype.base_dtype) for p in self._get_beta_accumulators())

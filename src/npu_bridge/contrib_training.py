@@ -1,4 +1,4 @@
-"""Names of `tf.contrib` that have no counterpart in TensorFlow 2 but are a few lines on top of it."""
+"""Names of `tf.contrib` without a counterpart in TensorFlow 2, reimplemented on top of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class HParams:
-    """Hyperparameters by name, with values that can be given as text.
+    """Named hyperparameters whose values can be parsed from text.
 
     >>> hparams = HParams(rate=0.1, layers=[64, 32], name="net")
     >>> hparams.parse("rate=0.5,layers=[8,4]").values()
@@ -37,7 +37,7 @@ class HParams:
         self._values[name] = list(value) if isinstance(value, (list, tuple)) else value
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Set the value of a hyperparameter that exists, in its own type."""
+        """Set the value of an existing hyperparameter, converted to its type."""
         old = self.get(name)
         self._values[name] = type(old)(value) if old is not None and not isinstance(old, list) else value
 
@@ -54,7 +54,7 @@ class HParams:
         return dict(self._values)
 
     def parse(self, text: str) -> HParams:
-        """Override values from "name=value,…"; lists are written [a,b]."""
+        """Override values from "name=value,…"; lists as [a,b]."""
         for item in _split(text):
             name, _, value = item.partition("=")
             if name.strip() not in self._values:
@@ -63,7 +63,7 @@ class HParams:
         return self
 
     def override_from_dict(self, values: Mapping[str, Any]) -> HParams:
-        """Override values that exist."""
+        """Override existing values."""
         for name, value in values.items():
             if name not in self._values:
                 raise KeyError(name)
@@ -95,7 +95,7 @@ class HParams:
 
 
 def _split(text: str) -> Iterable[str]:
-    """Items of a comma-separated list whose commas inside brackets do not count."""
+    """Split at commas outside brackets."""
     depth, start = 0, 0
     for position, letter in enumerate(text):
         depth += {"[": 1, "]": -1}.get(letter, 0)
@@ -123,7 +123,7 @@ def batch_and_drop_remainder(batch_size: int) -> Callable[[Any], Any]:
 def index_table_from_tensor(
     mapping: Any, num_oov_buckets: int = 0, default_value: int = -1, name: str | None = None
 ) -> Any:
-    """A table from the strings of a tensor to their positions."""
+    """A lookup table from the strings of a tensor to their indices."""
     keys = tf.convert_to_tensor(mapping)
     values = tf.range(tf.size(keys, out_type=tf.int64), dtype=tf.int64)
     initializer = tf.lookup.KeyValueTensorInitializer(keys, values)
@@ -136,7 +136,7 @@ def stack_bidirectional_dynamic_rnn(
     cells_fw: Sequence[Any], cells_bw: Sequence[Any], inputs: Any, dtype: Any = None, sequence_length: Any = None,
     time_major: bool = False, scope: Any = None,
 ) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:  # fmt: skip
-    """Bidirectional layers one over the other: outputs, and the states of both directions."""
+    """Stacked bidirectional layers: outputs, and the states of both directions."""
     forward, backward = [], []
     with tf.variable_scope(scope or "stack_bidirectional_rnn"):
         for index, (cell_fw, cell_bw) in enumerate(zip(cells_fw, cells_bw, strict=True)):

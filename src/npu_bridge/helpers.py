@@ -1,4 +1,4 @@
-"""What porting tools put into scripts: configurations, hooks, callbacks and sessions made fit for the NPU."""
+"""Helpers that porting tools insert into scripts: adapt configurations, hooks, callbacks and sessions to the NPU."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = [
 
 
 def npu_config_proto(config_proto: Any = None) -> Any:
-    """A session configuration with the NPU's optimizer in it, and the grappler passes off that fight with it."""
+    """Add the NPU's optimizer to a session configuration and disable conflicting grappler passes."""
     config = configured(config_proto if isinstance(config_proto, config_pb2.ConfigProto) else None, {})
     config.graph_options.CopyFrom(npu_graph_options(config.graph_options))
     return config
 
 
 def npu_graph_options(graph_options: Any = None) -> Any:
-    """Graph options with remapping and memory optimization off."""
+    """Disable remapping and memory optimization in graph options."""
     options = config_pb2.GraphOptions()
     if graph_options is not None:
         options.CopyFrom(graph_options)
@@ -48,7 +48,7 @@ def npu_graph_options(graph_options: Any = None) -> Any:
 
 
 def npu_optimizer_options(optimizer_options: Any = None) -> Any:
-    """Optimizer options with TensorFlow's own just-in-time compilation off."""
+    """Disable TensorFlow's own just-in-time compilation in optimizer options."""
     options = config_pb2.OptimizerOptions()
     if optimizer_options is not None:
         options.CopyFrom(optimizer_options)
@@ -57,19 +57,19 @@ def npu_optimizer_options(optimizer_options: Any = None) -> Any:
 
 
 def npu_run_config_init(run_config: Any = None) -> Any:
-    """An Estimator's RunConfig whose sessions run on the NPU."""
+    """A RunConfig for an Estimator whose sessions run on the NPU."""
     config = run_config if isinstance(run_config, tf.estimator.RunConfig) else tf.estimator.RunConfig()
     return config.replace(session_config=npu_config_proto(config.session_config))
 
 
 def npu_hooks_append(hooks_list: Any = None) -> list[Any]:
-    """Hooks with the broadcast of variables among them when there are several ranks."""
+    """Add the broadcast of variables to hooks if there are several ranks."""
     hooks = list(hooks_list or [])
     return [*hooks, NPUBroadcastGlobalVariablesHook(0)] if get_rank_size() > 1 else hooks
 
 
 def npu_callbacks_append(callbacks_list: Any = None) -> list[Any]:
-    """Callbacks with the broadcast of variables among them when there are several ranks."""
+    """Add the broadcast of variables to callbacks if there are several ranks."""
     from npu_bridge.estimator.npu.npu_callbacks import NPUBroadcastGlobalVariablesCallback
 
     callbacks = list(callbacks_list or [])
@@ -84,13 +84,13 @@ def set_keras_session_npu_config(config: Any = None) -> Any:
 
 
 def npu_clear_session(config: Any = None) -> None:
-    """Start Keras anew, on the NPU."""
+    """Reset Keras to a new session on the NPU."""
     tf.keras.backend.clear_session()
     set_keras_session_npu_config(config)
 
 
 def init_resource(config: Any = None) -> tuple[Any, Any]:
-    """Prepare the device; returns a session to hand to `shutdown_resource`, and the operation that ends it."""
+    """Initialise the device; returns a session for `shutdown_resource`, and the shutdown operation."""
     graph = tf.Graph()
     with graph.as_default():
         shutdown = tf.no_op(name="npu_shutdown")
@@ -98,7 +98,7 @@ def init_resource(config: Any = None) -> tuple[Any, Any]:
 
 
 def shutdown_resource(sess: Any, shutdown_op: Any) -> None:
-    """End what `init_resource` prepared."""
+    """Shut down after `init_resource`."""
     sess.run(shutdown_op)
 
 
@@ -108,7 +108,7 @@ def close_session(sess: Any) -> None:
 
 
 def get_npu_rank_size() -> int:
-    """How many ranks there are."""
+    """Number of ranks."""
     return get_rank_size()
 
 

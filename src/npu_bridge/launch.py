@@ -1,4 +1,4 @@
-"""Processes of one script on this machine, one for each rank: `python -m npu_bridge run --nproc 4 script.py`."""
+"""Launches one process of a script per rank on this machine: `python -m npu_bridge run --nproc 4 script.py`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 __all__ = ["launch", "reserved_port"]
 
 COMMAND = [sys.executable, "-m", "npu_bridge", "run"]
-GRACE = 10.0  # seconds that the other ranks have to fail by themselves once one has
+GRACE = 10.0  # seconds for the other ranks to exit after one failed
 _POLL = 0.05
 
 
 def launch(script: str, arguments: list[str], processes: int) -> int:
-    """Run a script in several processes; the status of the first that failed, 0 where none did."""
+    """Run a script in several processes; returns the exit status of the first failure, or 0."""
     with reserved_port() as port:
         ranks = [
             subprocess.Popen(
@@ -37,7 +37,7 @@ def launch(script: str, arguments: list[str], processes: int) -> int:
 
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """What a rank must know; launchers' names for it, those of PyTorch included."""
+    """Environment variables of a rank, under the names of common launchers, PyTorch's included."""
     names = {"RANK": rank, "RANK_ID": rank, "LOCAL_RANK": rank, "LOCAL_RANK_ID": rank}
     names |= dict.fromkeys(("WORLD_SIZE", "RANK_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK_SIZE"), size)
     return {
@@ -48,10 +48,10 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port of this machine reserved for this caller; the first rank may still listen on it.
+    """Reserve a port on which the first rank can still listen.
 
-    The system hands out no port that a socket is bound to, but lets a server that reuses addresses, as those of PyTorch
-    and TensorFlow do, share it with a socket that does not listen.
+    The system does not assign a bound port to others, but servers with SO_REUSEADDR (PyTorch's and TensorFlow's) may
+    share it with a socket that does not listen.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Names of the star import whose modules need tf.estimator or Keras 2; where those are gone, an error on first use."""
+"""Names of the star import that need tf.estimator or Keras 2; without these, an error on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHERE = {
 
 
 class _Missing:
-    """Stands for a name that this TensorFlow cannot have; using it says so."""
+    """Placeholder for a name that this TensorFlow cannot provide; using it raises an error."""
 
     def __init__(self, name: str) -> None:
         self.__dict__["_name"] = name
@@ -45,7 +45,7 @@ def _refusal(name: str) -> ImportError:
 
 
 def require_estimators(module: str) -> None:
-    """Raise an ImportError that says what to do where TensorFlow has no estimators."""
+    """Raise an ImportError with a remedy if TensorFlow has no estimators."""
     import tensorflow.compat.v1 as tf
 
     if not hasattr(tf, "estimator"):
@@ -53,7 +53,7 @@ def require_estimators(module: str) -> None:
 
 
 def names_that_need_estimators() -> dict[str, Any]:
-    """Every such name with its object, or with what refuses to stand for it."""
+    """All such names with their objects or placeholders."""
     found: dict[str, Any] = {}
     for module, names in _WHERE.items():
         try:

@@ -1,4 +1,4 @@
-"""Everything that scripts expect from `from npu_bridge.npu_init import *`; importing it makes sessions offload."""
+"""The names of `from npu_bridge.npu_init import *`; importing it makes sessions offload."""
 
 # ruff: noqa: E402, F401  (v2 behaviour must be off before anything else looks at TensorFlow)
 from __future__ import annotations

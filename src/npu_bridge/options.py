@@ -23,16 +23,16 @@ _FIELDS = {bool: "b", int: "i", str: "s"}  # of a parameter's message
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What the configuration of a session asks for."""
+    """Options set in a session's configuration."""
 
     offload: bool = True
     mixed: bool = False
     iterations_per_loop: int = 1
     compile_options: CompileOptions = field(default_factory=CompileOptions)
-    process: Mapping[str, Any] = field(default_factory=dict)  # options that hold for the whole process
+    process: Mapping[str, Any] = field(default_factory=dict)  # process-wide options
 
     def start(self) -> None:
-        """Put into effect what holds for the whole process: profiles, dumps, and where compiled models are kept."""
+        """Apply process-wide options: profiling, dumps, and the cache folder."""
         tell_of_precision(self.compile_options.precision_mode, self.compile_options.target)
         if self.process:
             process_options.set(**self.process)
@@ -66,11 +66,11 @@ class SessionOptions:
         return cls(values.get("use_off_line", True), mixed, iterations, compile_options(chosen), process)
 
 
-_PROCESS = ("cache_dir", "profiling", "profiling_dir", *tensor_dump.NAMES)  # what holds for the whole process
+_PROCESS = ("cache_dir", "profiling", "profiling_dir", *tensor_dump.NAMES)  # process-wide options
 
 
 def set_parameters(optimizer: Any, values: Mapping[str, Any]) -> None:
-    """Write parameters, those that are not None, into a custom optimizer's message."""
+    """Write parameters other than None into a custom optimizer's message."""
     for name, value in values.items():
         if value is None:
             continue
@@ -80,7 +80,7 @@ def set_parameters(optimizer: Any, values: Mapping[str, Any]) -> None:
 
 
 def configured(session_config: Any, parameters: dict[str, Any]) -> Any:
-    """A copy of a session's configuration that carries the NPU's options; wrong ones raise."""
+    """Copy a session's configuration and add the NPU's options; invalid ones raise."""
     config = config_pb2.ConfigProto(allow_soft_placement=True)
     if session_config is not None:
         config.CopyFrom(session_config)

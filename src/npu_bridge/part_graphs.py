@@ -1,4 +1,4 @@
-"""The graph of a part: its operations with the tensors and variables they take from outside."""
+"""Builds the graph of a part: its operations, and arguments for tensors and variables from outside."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tf_adapter.graphs import ARGUMENT, FlatGraph, FlatNode, Ref
 
 __all__ = ["DROPPED", "PartGraph"]
 
-DROPPED = ("_class", "_output_shapes")  # attributes that do not move with an operation
+DROPPED = ("_class", "_output_shapes")  # attributes that are not copied with an operation
 
 
 class PartGraph:
-    """The graph of one part, being made; `wanted` are tensors that the run fetches."""
+    """Builder of a part's graph; `wanted` are the fetched tensors."""
 
     def __init__(self, region: Region, cut: Partition, index: int, wanted: set[str]) -> None:
         self.region = region
@@ -39,7 +39,7 @@ class PartGraph:
         self.taken: dict[str, tuple[str, Any]] = {}  # tensor name -> argument, tensor
 
     def candidate(self) -> CandidatePart:
-        """What the part computes, reads and writes."""
+        """Finish the graph as a candidate part."""
         controls: dict[str, None] = {}
         for name in self.members:
             operation = self.region.operations[name]
@@ -56,7 +56,7 @@ class PartGraph:
         return CandidatePart(self.flat, [t for _, t in self.taken.values()], outputs, list(controls), written)
 
     def _outputs(self) -> list[Any]:
-        """The tensors that are read outside the part."""
+        """Tensors that are read outside the part."""
         tensors = (t for name in self.members for t in self.region.operations[name].outputs)
         return [
             t
@@ -71,7 +71,7 @@ class PartGraph:
         return any(name in self.region.operations and name not in self.inside for name in readers)
 
     def _effects(self) -> list[str]:
-        """The operations that must run although their results are unused; in a branch or a loop, what ends it."""
+        """Operations with side effects, which must run even if their results are unused; the ends of branches and loops."""
         ends: dict[str, list[str]] = {}
         for names in self.cut.units:
             inner = {producer for n in names for producer in self.region.inputs[n]}
@@ -83,7 +83,7 @@ class PartGraph:
     # -- operations ------------------------------------------------------------------------------------------
 
     def _node(self, operation: Any, inputs: list[Ref], controls: list[str]) -> FlatNode:
-        """An operation. Variables that the part only reads are tensors in it, whether or not they have a handle."""
+        """Add an operation. Variables that the part only reads become tensors, with or without a handle."""
         node = _flat_node(operation, inputs, controls)
         reference = read_variable(operation)
         if reference is not None and reference.name in self.written:
@@ -94,7 +94,7 @@ class PartGraph:
         return node
 
     def _read_as_tensor(self, node: FlatNode, kind: attr_value_pb2.AttrValue) -> None:
-        """Turn a read of a variable into the operation on its value that gives the same."""
+        """Replace a read of a variable by the equivalent operation on its value."""
         if node.op == "ReadVariableOp":
             node.op, node.attr = "Identity", {"T": kind}
             return
@@ -113,7 +113,7 @@ class PartGraph:
     # -- what they read --------------------------------------------------------------------------------------
 
     def _operand(self, operation: Any, tensor: Any) -> Ref:
-        """What an operation reads: a variable itself where it updates it."""
+        """Operand of an operation; the variable itself if the operation updates it."""
         outside = tensor.name in self.region.fed or tensor.op.name in self.inside
         read = None if outside else read_variable(tensor.op)
         if read is not None and read.name in self.written:
@@ -127,7 +127,7 @@ class PartGraph:
         return self._value(variable, [tensor.op.name], f"{tensor.op.name}.value")
 
     def _value(self, variable: Any, awaited: list[str], name: str) -> Ref:
-        """The value of a variable when other operations are done: references show what their variable is by then."""
+        """The value of a variable after other operations: a reference shows the variable's value at that time."""
         kind = type_of(variable).as_datatype_enum
         source = self._input(variable)
         attrs = {"dtype": attr_value_pb2.AttrValue(type=kind)}
@@ -155,7 +155,7 @@ class PartGraph:
 
 
 def _must_run(operation: Any) -> bool:
-    """True if a part must keep an operation whose results are unused."""
+    """True if an operation must be kept although its results are unused."""
     return operation.type == ASSERT or bool(updated_variables(operation))
 
 

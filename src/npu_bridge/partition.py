@@ -1,11 +1,11 @@
 """Which operations of a version-1 graph run on the NPU, and the parts (GEOPs) they form.
 
 1. Operations that belong together form a unit: a loop of version 1 from Enter to Exit, a branch from Switch to
-   Merge, whatever shares a TensorArray, a stack or a reference to a variable. What waits for a unit and is waited for
-   by it belongs to it.
-2. A unit stays on the host when it holds an operation that only the host can run, that the user keeps there
-   (`without_npu_compile_scope`), or that the parser refuses. All updates of a variable are on one side.
-3. Stages alternate between host and NPU; a unit's stage follows those of everything it waits for. All units of
+   Merge, all users of one TensorArray, stack or reference variable. An operation that is both a predecessor and a
+   successor of a unit belongs to it.
+2. A unit stays on the host if it contains an operation that only the host can run, that the user keeps there
+   (`without_npu_compile_scope`), or that the parser rejects. All updates of a variable are on one side.
+3. Stages alternate between host and NPU; a unit's stage follows those of its dependencies. All units of
    one NPU stage form one part.
 """
 
@@ -49,7 +49,7 @@ CONTROL = frozenset(
     {"Enter", "Exit", "Switch", "Merge", "NextIteration", "LoopCond"}
     | {"RefEnter", "RefExit", "RefSwitch", "RefMerge", "RefNextIteration", "ControlTrigger"}
 )
-# Stateful, yet done at once: variables, tables, checkpoints, random numbers, collections of a run.
+# Stateful but non-blocking: variables, tables, checkpoints, random numbers, collections of a run.
 _PROMPT = re.compile(
     "Var.*|ReadVariableOp|IsVariableInitialized|Assign.*|(Resource)?(Sparse)?(Apply|Scatter|Gather).*"
     "|.*HashTable.*|LookupTable.*|SaveV2|RestoreV2|.*Random.*|TruncatedNormal|Multinomial"
@@ -59,7 +59,7 @@ _ENTER, _EXIT = ("Enter", "RefEnter"), ("Exit", "RefExit")
 _SWITCH, _MERGE = ("Switch", "RefSwitch"), ("Merge", "RefMerge")
 ENDS = frozenset({*_EXIT, *_MERGE})
 _HANDLES = frozenset({"TensorArrayV3", "TensorArrayGradV3", "StackV2"})
-ASSERT = "Assert"  # on the NPU where the shapes at hand decide it
+ASSERT = "Assert"  # on the NPU if the shapes decide it
 RANDOM = frozenset({"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"})
 _KEPT_ON_HOST = frozenset(
     {
@@ -74,17 +74,17 @@ _KEPT_ON_HOST = frozenset(
     | {"Print", "PrintV2", "CheckNumerics", "PyFunc", "EagerPyFunc", "PyFuncStateless", "NpuGraph"}
     | {"VarIsInitializedOp", "IsVariableInitialized", "VariableShape"}
 )
-_LARGE = 1 << 20  # bytes of a table that is not copied to change some of its rows
+_LARGE = 1 << 20  # bytes from which a table is not copied to update some rows
 
 
 def is_free(operation: Any) -> bool:
-    """Whether an operation is repeated wherever it is read: constants, and reads of version-1 variables."""
+    """True if an operation is duplicated into its consumers' parts: constants, and reads of version-1 variables."""
     return operation.type == "Const" or read_variable(operation) is not None
 
 
 @dataclass(frozen=True)
 class Region:
-    """The operations that a run needs, in a form that is quick to walk."""
+    """The operations that a run needs, indexed for fast traversal."""
 
     operations: Mapping[str, Any]  # name -> tf.Operation
     inputs: Mapping[str, tuple[str, ...]]  # names of the producers that are not fed
@@ -93,7 +93,7 @@ class Region:
 
     @classmethod
     def of(cls, roots: Iterable[Any], fed: Collection[str]) -> Region:
-        """What `roots` need, up to the tensors that are fed."""
+        """The region that `roots` need, up to fed tensors."""
         found: dict[str, Any] = {}
         inputs, controls = {}, {}
         todo = list(roots)
@@ -110,11 +110,11 @@ class Region:
         return cls(found, inputs, controls, frozenset(fed))
 
     def before(self, name: str) -> Iterable[str]:
-        """All operations that one waits for."""
+        """All predecessors of an operation."""
         return (*self.inputs[name], *self.controls[name])
 
     def consumers(self) -> dict[str, list[str]]:
-        """Who waits for each operation."""
+        """The successors of each operation."""
         found: dict[str, list[str]] = defaultdict(list)
         for name in self.operations:
             for other in self.before(name):
@@ -129,15 +129,15 @@ class Partition:
     stages: Mapping[str, int]
     reasons: Mapping[str, str]
     parts: tuple[tuple[str, ...], ...] = ()
-    units: tuple[tuple[str, ...], ...] = ()  # those of more than one operation
+    units: tuple[tuple[str, ...], ...] = ()  # units with more than one operation
 
     def part_of(self) -> dict[str, int]:
-        """The part that each offloaded operation belongs to."""
+        """The part of each offloaded operation."""
         return {name: index for index, names in enumerate(self.parts) for name in names}
 
 
 def _through_groups(operation: Any) -> list[Any]:
-    """The operations that one waits for; groups stand for their members, wherever those run."""
+    """Predecessors of an operation; groups are replaced by their members."""
     found: dict[str, Any] = {}
     todo, seen = list(operation.control_inputs), set()
     while todo:
@@ -166,7 +166,7 @@ def _units(region: Region) -> Groups[str]:
 
 
 def _sharers(region: Region) -> list[tuple[str, ...]]:
-    """Operations that share a TensorArray, a stack, a variant or a reference: one side, on the NPU one part."""
+    """Operations that share a TensorArray, stack, variant or reference; they run on one side, in one part."""
     groups = Groups[str]()
     for name, operation in region.operations.items():
         for tensor in operation.inputs:
@@ -180,7 +180,7 @@ def _sharers(region: Region) -> list[tuple[str, ...]]:
 
 
 def _updates(region: Region) -> list[tuple[str, ...]]:
-    """Operations that update the same variable: they are on one side."""
+    """Operations that update the same variable; they run on one side."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, operation in region.operations.items():
         for variable in updated_variables(operation):
@@ -210,7 +210,7 @@ def _idle_reads(region: Region, reasons: Mapping[str, str]) -> list[str]:
 
 
 def _join_until(units: Groups[str], region: Region, consumers: Mapping[str, list[str]], start: str) -> None:
-    """Join everything from an Enter or a Switch forward to what ends its loop or branch, loops inside included."""
+    """Join all operations from an Enter or Switch to the end of its loop or branch, nested ones included."""
     loop = region.operations[start].type in _ENTER
     todo, seen = [(start, 0)], {start}
     while todo:
@@ -233,7 +233,7 @@ def _join_until(units: Groups[str], region: Region, consumers: Mapping[str, list
 def classify(
     region: Region, mapped: Callable[[str], bool], supported: Callable[[str], bool], wanted: Collection[str]
 ) -> dict[str, str]:
-    """The operations that stay on the host whatever the shapes, and why; `wanted` are tensors to be fetched."""
+    """Operations that stay on the host for any shapes, with reasons; `wanted` are the fetched tensors."""
     found = {}
     for name, operation in region.operations.items():
         reason = _reason(operation, mapped, supported)
@@ -279,13 +279,13 @@ def _reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[
 
 
 def _takes_reference(operation: Any) -> bool:
-    """Whether an operation takes, or gives, a reference to a variable, not just its value."""
+    """True if an operation takes or returns a reference to a variable."""
     refs = any(t.dtype._is_ref_dtype for t in operation.outputs)
     return refs or any(a.is_ref for a in operation.op_def.input_arg)
 
 
 def _variable_reason(operation: Any, mapped: Callable[[str], bool], supported: Callable[[str], bool]) -> str:
-    """Why an operation that reads or updates variables stays on the host."""
+    """Reason why an operation that reads or updates variables stays on the host; "" if it need not."""
     if not mapped(operation.type):
         return "no plugin maps it"
     variables = updated_variables(operation) or [read_resource(operation)]
@@ -302,7 +302,7 @@ def _variable_reason(operation: Any, mapped: Callable[[str], bool], supported: C
 
 
 def _has_value(region: Region, operation: Any) -> bool:
-    """Whether something that an assignment waits for uses the variable it assigns to."""
+    """True if a predecessor of an assignment uses the assigned variable."""
     variable = variable_of(operation.inputs[0])
     todo, seen = list(region.before(operation.name)), {operation.name}
     while todo:
@@ -320,7 +320,7 @@ def _has_value(region: Region, operation: Any) -> bool:
 
 
 def _is_handle(tensor: Any) -> bool:
-    """Whether a resource tensor is a TensorArray or a stack on its way into a loop."""
+    """True if a resource tensor is a TensorArray or stack passed into a loop."""
     seen = 0
     while tensor.op.type in CONTROL and len(tensor.op.inputs) and seen < 64:
         tensor, seen = tensor.op.inputs[0], seen + 1
@@ -328,7 +328,7 @@ def _is_handle(tensor: Any) -> bool:
 
 
 def has_effect(operation: Any) -> bool:
-    """Whether running an operation of the host twice is not running it once."""
+    """True if an operation of the host has side effects (is not idempotent)."""
     if operation.type in _KEPT_ON_HOST - {"PyFunc", "EagerPyFunc", "Print", "PrintV2"} | {ASSERT}:
         return False
     if read_variable(operation) is not None or read_resource(operation) is not None:
@@ -338,7 +338,7 @@ def has_effect(operation: Any) -> bool:
 
 
 def may_wait(operation: Any) -> bool:
-    """Whether an operation of the host may wait for what happens elsewhere, or repeats others."""
+    """True if an operation of the host may block on external events, or repeats others."""
     if operation.type in CONTROL:
         return True
     stateful = operation.op_def is not None and operation.op_def.is_stateful
@@ -346,7 +346,7 @@ def may_wait(operation: Any) -> bool:
 
 
 def _stays_within(operation: Any) -> bool:
-    """Whether the effect of an operation that TensorFlow calls stateful is the part's own affair."""
+    """True if the effect of a stateful operation is local to the part."""
     return operation.type.startswith(("TensorArray", "Stack")) or operation.type in (
         "If",
         "While",
@@ -366,7 +366,7 @@ def _has_attribute(operation: Any, name: str) -> bool:
 
 
 def partition(region: Region, reasons: Mapping[str, str]) -> Partition:
-    """Stages and parts of a region; `reasons` are the operations that must stay on the host."""
+    """Partition a region into stages and parts; `reasons` are the operations that must stay on the host."""
     units = _units(region)
     members = units.members(region.operations)
     reasons = dict(reasons)
@@ -423,5 +423,5 @@ def _stages(
 
 
 def _is_anywhere(region: Region, names: Sequence[str]) -> bool:
-    """True for a unit that is repeated wherever it is read."""
+    """True for a unit that is duplicated into its consumers' parts."""
     return len(names) == 1 and is_free(region.operations[names[0]]) and not region.controls[names[0]]

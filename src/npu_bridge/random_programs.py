@@ -1,4 +1,4 @@
-"""Random programs of TensorFlow 1: sessions on the NPU, against sessions without it."""
+"""Random TensorFlow 1 programs: compares sessions on the NPU with sessions on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["SessionDoor", "door"]
 
 
 def session(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
-    """One session for all runs. Sizes that change from run to run are open."""
+    """One session for all runs. Sizes that vary between runs are unknown."""
     graph = tf.Graph()
     with graph.as_default():
         tf.set_random_seed(7)
@@ -64,7 +64,7 @@ def session(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> A
 
 
 def _assign(d: Draw) -> Call:
-    """Of a variable that nothing else reads, and not in a loop: version 1 leaves the order open."""
+    """Assign to a variable without other readers, outside loops: version 1 leaves the order undefined."""
     if d.depth:
         raise LookupError("steps of a loop may overtake one another")
     x = d.input(d.dtype(FLOATS), d.shape(), role="state")
@@ -74,7 +74,7 @@ def _assign(d: Draw) -> Call:
 
 
 def _eagerly(maker: Maker) -> Maker:
-    """Makers look at tensors, which takes eager mode."""
+    """Run a maker in eager mode, since it inspects tensors."""
 
     def made(d: Draw) -> Call | None:
         with context.eager_mode():

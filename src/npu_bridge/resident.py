@@ -1,10 +1,10 @@
-"""Choose the tensors that stay in device memory between two parts.
+"""Chooses the tensors that stay in device memory between two parts.
 
-A tensor whose only reader is another part need not become a TensorFlow tensor: its producer leaves it in the arena
-and the reader runs in the same arena, so that both need no more memory than one program would.
-1. A part takes tensors from one part at most and leaves tensors to one at most; pairs with the most tensors first.
+A tensor whose only reader is another part need not become a TensorFlow tensor: its producer keeps it in the arena, in
+which the reader runs too, so both need no more memory than one program.
+1. A part has at most one resident producer and one resident consumer; pairs with the most tensors first.
 2. Floating-point tensors only: integers may be sizes, whose values the compiler needs.
-3. A part with data-dependent output sizes leaves nothing.
+3. Parts with data-dependent output sizes have no resident outputs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _UNSIZED = frozenset(
     | {f"NonMaxSuppressionV{n}" for n in range(2, 6)}
 )
 
-Pair = tuple[int, int]  # the part that leaves something, the part that reads it
+Pair = tuple[int, int]  # producer, consumer
 
 
 def keep_resident(
     region: Region, cut: Partition, candidates: Sequence[CandidatePart], wanted: Collection[str]
 ) -> list[CandidatePart]:
-    """The candidates, with what they leave to each other; `wanted` are tensors that the run fetches."""
+    """The candidates with their resident tensors; `wanted` are the fetched tensors."""
     found = _candidates(region, cut, candidates, wanted)
     done = list(candidates)
     leaving: set[int] = set()
@@ -50,7 +50,7 @@ def keep_resident(
 def _candidates(
     region: Region, cut: Partition, candidates: Sequence[CandidatePart], wanted: Collection[str]
 ) -> dict[Pair, list[int]]:
-    """For pairs of parts, the outputs of the first that only the second reads."""
+    """For pairs of parts, the outputs of the first read only by the second."""
     part_of = cut.part_of()
     found: dict[Pair, list[int]] = defaultdict(list)
     for maker, candidate in enumerate(candidates):

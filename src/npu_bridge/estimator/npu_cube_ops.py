@@ -1,4 +1,4 @@
-"""Operators of products that scripts import from here; none is provided, and using one says so."""
+"""Cube operators that scripts import from here; none is provided, and using one raises an error."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["LARS", "LARSV2", "dropout", "initialize_system", "shutdown_system"]
 def dropout(
     x: Any, keep_prob: Any, noise_shape: Any = None, seed: int | None = None, name: str | None = None
 ) -> Any:
-    """Dropout that keeps elements with a probability and scales them up."""
+    """Dropout that keeps elements with probability `keep_prob` and rescales them."""
     if isinstance(keep_prob, (int, float)) and not 0 < keep_prob <= 1:
         raise ValueError(f"keep_prob must be above 0 and at most 1, not {keep_prob}")
     return tf.nn.dropout(x, rate=1 - keep_prob, noise_shape=noise_shape, seed=seed, name=name)
@@ -30,7 +30,7 @@ def LARSV2(
     use_clip: bool = False,
     name: str | None = None,
 ) -> Any:
-    """A gradient scaled by the ratio of the norms of its weight and itself (layer-wise adaptive rate)."""
+    """Scale a gradient by the ratio of the weight's and its own norm (layer-wise adaptive rate scaling)."""
     return gen_npu_ops.lars_v2(
         input_weight, input_grad, weight_decay, learning_rate, hyperpara, epsilon, use_clip, name
     )
@@ -46,10 +46,10 @@ def LARS(
 
 
 def initialize_system(name: str | None = None) -> Any:
-    """An operation that prepares the device: nothing is to be done."""
+    """An operation that initialises the device; does nothing here."""
     return tf.no_op(name=name or "InitializeSystem")
 
 
 def shutdown_system(name: str | None = None) -> Any:
-    """An operation that releases the device: nothing is to be done."""
+    """An operation that releases the device; does nothing here."""
     return tf.no_op(name=name or "ShutdownSystem")

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def allreduce(tensor: Any, reduction: str, fusion: int = 1, fusion_id: int = -1, group: str = WORLD) -> Any:
-    """The tensors of all ranks reduced into one; bundling (fusion, fusion_id) has no effect here."""
+    """All-reduce; bundling (fusion, fusion_id) has no effect here."""
     del fusion, fusion_id
     name = _name(tensor)
     return _collective(
@@ -35,7 +35,7 @@ def allreduce(tensor: Any, reduction: str, fusion: int = 1, fusion_id: int = -1,
 
 
 def allgather(tensor: Any, rank_size: int, group: str = WORLD, fusion: int = 0, fusion_id: int = -1) -> Any:
-    """The tensors of all ranks one after the other along the first axis."""
+    """Concatenate the tensors of all ranks along the first axis."""
     del fusion, fusion_id
     shape = tf.TensorShape([None]).concatenate(tensor.shape[1:])
     if tensor.shape[0] is not None:
@@ -76,7 +76,7 @@ def reduce_scatter(tensor: Any, reduction: str, rank_size: int, group: str = WOR
 def reduce(
     tensor: Any, reduction: str, root_rank: int, fusion: int = 0, fusion_id: int = -1, group: str = WORLD
 ) -> Any:
-    """The tensors of all ranks reduced into one, which the root has; the other ranks have their own tensor."""
+    """Reduce the tensors of all ranks to the root; the other ranks keep their own tensor."""
     del fusion, fusion_id
     name = _name(tensor)
 
@@ -88,7 +88,7 @@ def reduce(
 
 
 def send(tensor: Any, sr_tag: int, dest_rank: int, group: str = WORLD) -> Any:
-    """Send a tensor to a rank of the group; an operation."""
+    """An operation that sends a tensor to a rank of the group."""
 
     def call(array: np.ndarray) -> np.ndarray:
         collectives.send(array, dest_rank, sr_tag, group)
@@ -98,7 +98,7 @@ def send(tensor: Any, sr_tag: int, dest_rank: int, group: str = WORLD) -> Any:
 
 
 def receive(shape: Sequence[int], data_type: Any, sr_tag: int, src_rank: int, group: str = WORLD) -> Any:
-    """The tensor that a rank of the group sends under the same tag."""
+    """Receive a tensor that a rank of the group sends under the same tag."""
     kind = tf.as_dtype(data_type)
     result = tf.numpy_function(
         lambda: collectives.receive(shape, kind.as_numpy_dtype, src_rank, sr_tag, group), [], kind
@@ -115,7 +115,7 @@ def alltoallv(
     recv_displacements: Any,
     group: str = WORLD,
 ) -> Any:
-    """Elements for every rank, and from every rank: for each of them a count and where they begin."""
+    """Exchange elements between all ranks, with a count and an offset for each."""
     name = _name(send_data)
 
     def call(data: np.ndarray, *places: np.ndarray) -> np.ndarray:
@@ -143,7 +143,7 @@ def alltoallvc(
     fusion_id: int = -1,
     group: str = WORLD,
 ) -> Any:
-    """Elements for every rank, and from every rank; row r of the matrix counts those that rank r sends."""
+    """Exchange elements between all ranks; row r of the matrix counts those that rank r sends."""
     del fusion, fusion_id
     name = _name(send_data)
 
@@ -168,10 +168,10 @@ def _check_counts(found: list[int], wanted: list[int]) -> None:
 def averaged(
     dense: Sequence[Any], sparse: Sequence[tuple[Any, Any]], group: str = WORLD
 ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    """The means of dense tensors over all ranks, and the values (over the ranks' number) and rows of sparse ones.
+    """Average tensors over all ranks; sparse ones are gathered, with values divided by the number of ranks.
 
-    One operation for all: sessions run operations in any order, and every rank must make its calls in the same one.
-    Dense tensors of a type travel together.
+    One operation for all, since sessions run operations in any order but all ranks must call in the same order. Dense
+    tensors of one type share a collective.
     """
     size = group_of(group).size
     given = [*dense, *(part for pair in sparse for part in pair)]
@@ -192,7 +192,7 @@ def averaged(
 
 
 def _means(arrays: Sequence[np.ndarray], size: int, group: str) -> list[np.ndarray]:
-    """The means of arrays over all ranks, those of one type by one collective."""
+    """Average arrays over all ranks, with one collective per type."""
     results: list[Any] = [None] * len(arrays)
     for kind in dict.fromkeys(a.dtype for a in arrays):
         chosen = [i for i, a in enumerate(arrays) if a.dtype == kind]
@@ -205,7 +205,7 @@ def _means(arrays: Sequence[np.ndarray], size: int, group: str) -> list[np.ndarr
 
 
 def _name(tensor: Any) -> str:
-    """What tells the collectives of a graph apart: the name of the tensor; eager tensors have none."""
+    """Name that identifies a collective of a graph: that of its tensor; eager tensors have none."""
     return "" if tf.executing_eagerly() else str(tensor.name)
 
 
@@ -216,7 +216,7 @@ def _collective(tensor: Any, call: Callable[[np.ndarray], np.ndarray], group: st
 def _together(
     tensors: Sequence[Any], call: Callable[..., list[np.ndarray]], group: str, shapes: Sequence[Any]
 ) -> list[Any]:
-    """Several collectives as one operation; the tensors themselves for one process."""
+    """Combine several collectives into one operation; a single process returns the tensors."""
     if group_of(group).size == 1:
         return [tf.identity(tensor) for tensor in tensors]
     results = tf.numpy_function(call, tensors, [tensor.dtype for tensor in tensors])

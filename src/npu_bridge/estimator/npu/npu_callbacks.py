@@ -1,4 +1,4 @@
-"""Callbacks of Keras."""
+"""Keras callbacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NPUBroadcastGlobalVariablesCallback"]
 
 
 class NPUBroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):
-    """Gives every rank the root's variables before the first batch."""
+    """Broadcasts the root's variables before the first batch."""
 
     def __init__(self, root_rank: int = 0) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ _RUN_CONFIG_ONLY = (
 
 
 class ProfilingConfig:
-    """Whether, and how, a run is profiled."""
+    """Profiling options."""
 
     def __init__(self, enable_profiling: bool = False, profiling_options: str = "") -> None:
         if enable_profiling and not isinstance(profiling_options, (str, list)):
@@ -35,7 +35,7 @@ class ProfilingConfig:
         self.profiling_options = profiling_options
 
     def parameters(self) -> dict[str, Any]:
-        """As parameters of a session."""
+        """Convert to parameters of a session."""
         text = (
             ",".join(self.profiling_options)
             if isinstance(self.profiling_options, list)
@@ -45,7 +45,7 @@ class ProfilingConfig:
 
 
 class DumpConfig:
-    """Whether, and where, graphs are dumped."""
+    """Dump options."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class DumpConfig:
         }
 
     def parameters(self) -> dict[str, Any]:
-        """As parameters of a session: only what differs from doing nothing."""
+        """As parameters of a session; only non-default ones."""
         if not (self.values["enable_dump"] or self.values["enable_dump_debug"]):
             return {}
         return dict(self.values)
 
 
 class DynamicInputConfig:
-    """Sizes that inputs may have; models are compiled for the sizes that come."""
+    """Sizes of dynamic inputs; models are compiled for the actual sizes."""
 
     def __init__(self, input_shape: str, dynamic_dims: str, dynamic_node_type: int = 0) -> None:
         self.values = {
@@ -89,7 +89,7 @@ class DynamicInputConfig:
         }
 
     def parameters(self) -> dict[str, Any]:
-        """As parameters of a session."""
+        """Convert to parameters of a session."""
         return dict(self.values)
 
 
@@ -147,7 +147,7 @@ class NPURunConfig(tf.estimator.RunConfig):
 
 
 def _checkpoints(steps: int | None, seconds: int | None) -> dict[str, int]:
-    """What RunConfig gets: neither argument means its own default."""
+    """Arguments for RunConfig; if neither is given, its own default applies."""
     if steps is not None and seconds is not None:
         raise ValueError("give save_checkpoints_steps or save_checkpoints_secs, not both")
     if steps is not None:

@@ -12,7 +12,7 @@ __all__ = ["DynamicGRUV2", "DynamicRNN"]
 
 
 class _Recurrent:
-    """Checks what the layers have in common, and makes their variables once."""
+    """Shared checks of the layers; creates their variables once."""
 
     gates = 0
 

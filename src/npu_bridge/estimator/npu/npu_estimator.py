@@ -48,7 +48,7 @@ class NPUEstimator(tf.estimator.Estimator):
         job_start_file: str = "",
         warm_start_from: Any = None,
     ) -> None:
-        del job_start_file  # describes a cluster of devices that is not there
+        del job_start_file  # describes a cluster, which is not used here
         if config is None:
             config = NPURunConfig(model_dir=model_dir)
         elif not isinstance(config, NPURunConfig):
@@ -60,7 +60,7 @@ class NPUEstimator(tf.estimator.Estimator):
 
 
 def _repeating(model_fn: Any, iterations: int) -> Any:
-    """A model function whose training operation runs several times per call of a session."""
+    """Wrap a model function so that its training operation runs several times per session call."""
 
     def repeating(*arguments: Any, **named: Any) -> Any:
         spec = model_fn(*arguments, **named)

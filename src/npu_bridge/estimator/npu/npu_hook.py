@@ -19,7 +19,7 @@ __all__ = [
 
 
 def broadcast_global_variables(root_rank: int = 0, variables: Iterable[Any] | None = None) -> Any:
-    """An operation that gives every rank the root's variables."""
+    """An operation that broadcasts the root's variables."""
     chosen = list(tf.global_variables() if variables is None else variables)
     if get_rank_size() == 1:
         return tf.no_op()
@@ -28,7 +28,7 @@ def broadcast_global_variables(root_rank: int = 0, variables: Iterable[Any] | No
 
 
 class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):
-    """Gives every rank the root's variables when a session has been made."""
+    """Broadcasts the root's variables after a session is created."""
 
     def __init__(self, root_rank: int = 0, index: int = 0) -> None:
         self._root_rank = root_rank
@@ -46,11 +46,11 @@ class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):
 
 
 class NPUCheckpointSaverHook(tf.train.CheckpointSaverHook):
-    """Saves checkpoints as TensorFlow's own hook does: variables are always current on the host."""
+    """TensorFlow's own checkpoint hook: variables are always current on the host."""
 
 
 class NPUOutputTensorHook(tf.train.LoggingTensorHook):
-    """Collects tensors at every step and calls a function with their values after a number of steps."""
+    """Collects tensors at every step and passes their values to a function every `output_every_n_steps` steps."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class NPUOutputTensorHook(tf.train.LoggingTensorHook):
         self._collected: list[Any] = []
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Keep the values; hand them over when enough steps have passed."""
+        """Store the values; call the function when enough steps have passed."""
         del run_context
         if run_values.results is None:
             return
@@ -75,12 +75,12 @@ class NPUOutputTensorHook(tf.train.LoggingTensorHook):
             self._flush()
 
     def before_run(self, run_context: Any) -> Any:
-        """Ask for the tensors."""
+        """Fetch the tensors."""
         del run_context
         return tf.train.SessionRunArgs(self._current_tensors)
 
     def end(self, session: Any) -> None:
-        """Hand over what is left."""
+        """Call the function with the remaining values."""
         del session
         self._flush()
 

@@ -1,4 +1,4 @@
-"""How large the loss is made before its gradients are taken, so that 16-bit gradients do not vanish."""
+"""Loss scale managers, which keep 16-bit gradients from underflowing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ExponentialUpdateLossScaleManager", "FixedLossScaleManager", "LossSc
 
 
 class LossScaleManager(abc.ABC):
-    """Gives the loss scale and changes it by what happened to the gradients."""
+    """Provides the loss scale and updates it depending on the gradients."""
 
     @abc.abstractmethod
     def get_loss_scale(self) -> Any:
@@ -19,15 +19,15 @@ class LossScaleManager(abc.ABC):
 
     @abc.abstractmethod
     def update_loss_scale(self, finite_grads: Any) -> Any:
-        """An operation that updates the scale; finite_grads tells whether all gradients were finite."""
+        """An operation that updates the scale; `finite_grads` is true if all gradients were finite."""
 
     def get_enable_overflow_check(self) -> bool:
-        """Whether a step with infinite or undefined gradients is left out."""
+        """True if steps with infinite or NaN gradients are skipped."""
         return True
 
 
 class FixedLossScaleManager(LossScaleManager):
-    """The same scale at every step."""
+    """A constant scale."""
 
     def __init__(self, loss_scale: float, enable_overflow_check: bool = True) -> None:
         if loss_scale < 1:
@@ -36,7 +36,7 @@ class FixedLossScaleManager(LossScaleManager):
         self._enable_overflow_check = enable_overflow_check
 
     def get_enable_overflow_check(self) -> bool:
-        """Whether a step with infinite or undefined gradients is left out."""
+        """True if steps with infinite or NaN gradients are skipped."""
         return self._enable_overflow_check
 
     def get_loss_scale(self) -> Any:
@@ -50,7 +50,7 @@ class FixedLossScaleManager(LossScaleManager):
 
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
-    """Grows the scale after many good steps and shrinks it after bad ones."""
+    """Increases the scale after many finite steps and decreases it after overflows."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         self._num_bad_steps = _state("bad_steps", 0, tf.int32)
 
     def get_loss_scale(self) -> Any:
-        """The present loss scale."""
+        """The current loss scale."""
         return self._loss_scale
 
     def update_loss_scale(self, finite_grads: Any) -> Any:
-        """Count the step, and change the scale when the count says so."""
+        """Count the step, and change the scale when the count reaches its limit."""
         scale, good, bad = (
             tf.identity(v) for v in (self._loss_scale, self._num_good_steps, self._num_bad_steps)
         )

@@ -13,7 +13,7 @@ __all__ = ["NPULossScaleOptimizer"]
 
 
 class NPULossScaleOptimizer(tf.train.Optimizer):
-    """Scales the loss, unscales the gradients, and leaves out steps whose gradients are not finite."""
+    """Scales the loss, unscales the gradients, and skips steps with non-finite gradients."""
 
     def __init__(self, opt: Any, loss_scale_manager: LossScaleManager, is_distributed: bool = False) -> None:
         if not isinstance(opt, tf.train.Optimizer):
@@ -24,7 +24,7 @@ class NPULossScaleOptimizer(tf.train.Optimizer):
         self._is_distributed = is_distributed
 
     def compute_gradients(self, loss: Any, var_list: Any = None, **options: Any) -> list[tuple[Any, Any]]:
-        """Gradients of the scaled loss, divided by the scale again."""
+        """Gradients of the scaled loss, unscaled."""
         scale = tf.identity(self._manager.get_loss_scale())
         scaled = (
             (lambda: loss() * tf.cast(scale, loss().dtype))
@@ -35,7 +35,7 @@ class NPULossScaleOptimizer(tf.train.Optimizer):
         return [(_divided(gradient, scale), variable) for gradient, variable in pairs]
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Apply the gradients when all are finite; count the step either way."""
+        """Apply the gradients if all are finite; count the step in any case."""
         pairs = list(grads_and_vars)
         if self._is_distributed:
             pairs = reduced_pairs(pairs)
@@ -52,15 +52,15 @@ class NPULossScaleOptimizer(tf.train.Optimizer):
             return tf.group(step, self._manager.update_loss_scale(finite), name=name)
 
     def get_slot(self, *arguments: Any, **named: Any) -> Any:
-        """A slot of the optimizer inside."""
+        """A slot of the wrapped optimizer."""
         return self._opt.get_slot(*arguments, **named)
 
     def get_slot_names(self, *arguments: Any, **named: Any) -> Any:
-        """Names of the slots of the optimizer inside."""
+        """Names of the slots of the wrapped optimizer."""
         return self._opt.get_slot_names(*arguments, **named)
 
     def variables(self) -> Any:
-        """Variables of the optimizer inside."""
+        """Variables of the wrapped optimizer."""
         return self._opt.variables()
 
 

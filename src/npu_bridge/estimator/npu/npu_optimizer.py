@@ -22,7 +22,7 @@ __all__ = [
 
 
 def _reduced(gradients: Sequence[Any]) -> list[Any]:
-    """The means of gradients over all ranks; None entries stay."""
+    """Average gradients over all ranks; keeps None entries."""
     found = list(gradients)
     sparse = [i for i, g in enumerate(found) if isinstance(g, tf.IndexedSlices)]
     dense = [i for i, g in enumerate(found) if g is not None and i not in sparse]
@@ -37,14 +37,14 @@ def _reduced(gradients: Sequence[Any]) -> list[Any]:
 
 
 def reduced_pairs(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Gradients, each the mean over all ranks, and variables."""
+    """Pairs of averaged gradients and variables."""
     listed = list(pairs)
     means = _reduced([gradient for gradient, _ in listed])
     return [(mean, variable) for mean, (_, variable) in zip(means, listed, strict=True)]
 
 
 class NPUDistributedOptimizer(tf.train.Optimizer):
-    """A version-1 optimizer whose gradients are the mean over all ranks."""
+    """A version-1 optimizer that averages gradients over all ranks."""
 
     def __init__(
         self, optimizer: Any, is_weight_update_sharding: bool = False, name: str | None = None
@@ -59,19 +59,19 @@ class NPUDistributedOptimizer(tf.train.Optimizer):
         return reduced_pairs(self._optimizer.compute_gradients(*arguments, **named))
 
     def apply_gradients(self, *arguments: Any, **named: Any) -> Any:
-        """As the optimizer inside does."""
+        """Apply gradients with the wrapped optimizer."""
         return self._optimizer.apply_gradients(*arguments, **named)
 
     def get_slot(self, *arguments: Any, **named: Any) -> Any:
-        """A slot of the optimizer inside."""
+        """A slot of the wrapped optimizer."""
         return self._optimizer.get_slot(*arguments, **named)
 
     def get_slot_names(self, *arguments: Any, **named: Any) -> Any:
-        """Names of the slots of the optimizer inside."""
+        """Names of the slots of the wrapped optimizer."""
         return self._optimizer.get_slot_names(*arguments, **named)
 
     def variables(self, *arguments: Any, **named: Any) -> Any:
-        """Variables of the optimizer inside."""
+        """Variables of the wrapped optimizer."""
         return self._optimizer.variables(*arguments, **named)
 
 
@@ -87,7 +87,7 @@ class NPUOptimizer(NPUDistributedOptimizer):
         is_tailing_optimization: bool = False,
         name: str | None = None,
     ) -> None:
-        del is_tailing_optimization  # how collectives are overlapped elsewhere
+        del is_tailing_optimization  # controls the overlap of collectives, which does not apply here
         if is_loss_scale:
             from npu_bridge.estimator.npu.npu_loss_scale_optimizer import NPULossScaleOptimizer
 
@@ -105,12 +105,12 @@ class NPUOptimizer(NPUDistributedOptimizer):
 
 
 def npu_tf_optimizer(opt: Any) -> Any:
-    """A version-1 optimizer made fit for several ranks."""
+    """Wrap a version-1 optimizer for several ranks."""
     return npu_distributed_optimizer_wrapper(opt)
 
 
 def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
-    """An optimizer, of tf.train or of Keras, made fit for several ranks."""
+    """Wrap a tf.train or Keras optimizer for several ranks."""
     if isinstance(optimizer, str):
         optimizer = tf.keras.optimizers.get(optimizer)
     if isinstance(optimizer, tf.train.Optimizer):
@@ -119,7 +119,7 @@ def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
 
 
 def npu_keras_optimizer(opt: Any) -> Any:
-    """A Keras optimizer made fit for several ranks."""
+    """Wrap a Keras optimizer for several ranks."""
     if get_rank_size() == 1:
         return opt
     apply = opt.apply_gradients
@@ -132,6 +132,6 @@ def npu_keras_optimizer(opt: Any) -> Any:
 
 
 def KerasDistributeOptimizer(optimizer: Any, name: str | None = None) -> Any:
-    """A Keras optimizer made fit for several ranks."""
+    """Wrap a Keras optimizer for several ranks."""
     del name
     return npu_keras_optimizer(optimizer)

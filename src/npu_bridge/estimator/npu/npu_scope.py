@@ -1,4 +1,4 @@
-"""Scopes that say how the operators made in them are treated."""
+"""Scopes that control the treatment of the operators created in them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _marked(attribute: str) -> Iterator[None]:
 
 
 def without_npu_compile_scope() -> object:
-    """Operators made inside stay on the host in mixed computing.
+    """Keep operators created inside on the host in mixed computing.
 
     with npu_scope.without_npu_compile_scope():
         pred = tf.add(tf.multiply(x, 1.0), 0.0)
@@ -39,13 +39,13 @@ def without_npu_compile_scope() -> object:
 
 
 def keep_dtype_scope() -> object:
-    """Operators made inside keep their own element types, whatever the precision mode."""
+    """Operators created inside keep their element types in every precision mode."""
     return _marked(KEEP_DTYPE_ATTRIBUTE)
 
 
 @contextmanager
 def npu_variable_scope(placement: str = "device") -> Iterator[None]:
-    """Placement of variables made inside; host and device share memory here, so it makes no difference."""
+    """Placement of variables created inside; no effect, since host and device share memory."""
     if placement not in ("device", "host"):
         raise ValueError(f"placement must be 'device' or 'host', not '{placement}'")
     yield
@@ -53,6 +53,6 @@ def npu_variable_scope(placement: str = "device") -> Iterator[None]:
 
 @contextmanager
 def subgraph_multi_dims_scope(index: int) -> Iterator[None]:
-    """A part with its own set of sizes; models are compiled for the sizes that come, so nothing is to be done."""
+    """A subgraph with its own set of sizes; no effect, since models are compiled for the actual sizes."""
     del index
     yield

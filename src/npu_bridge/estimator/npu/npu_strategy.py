@@ -10,14 +10,14 @@ __all__ = ["NPUStrategy"]
 
 
 class NPUStrategy(tf.distribute.OneDeviceStrategy):
-    """Everything on the one NPU of this process."""
+    """Places everything on the NPU of this process."""
 
     def __init__(self, device: str = "/cpu:0") -> None:
         super().__init__(device)
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many ranks train together."""
+        """Number of ranks."""
         from hccl.manage.api import get_rank_size
 
         return get_rank_size()

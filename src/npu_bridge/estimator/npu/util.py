@@ -28,19 +28,19 @@ def set_iteration_per_loop(sess: Any, train_op: Any, iterations_per_loop: int = 
 
 
 def create_iteration_per_loop_var(train_op: Any) -> Any:
-    """An operation that runs `train_op` as often as `load_iteration_per_loop_var` says."""
+    """An operation that runs `train_op` as often as set by `load_iteration_per_loop_var`."""
     return repeated(train_op, 1)
 
 
 def load_iteration_per_loop_var(sess: Any, train_op: Any, iterations_per_loop: int = 1) -> None:
-    """Set how often an operation of `create_iteration_per_loop_var` runs; valid from the next run on."""
+    """Set how often an operation of `create_iteration_per_loop_var` runs, starting with the next run."""
     _check_session(sess, iterations_per_loop)
     _check(iterations_per_loop)
     _iterations[_operation(train_op)] = iterations_per_loop
 
 
 def repeated(train_op: Any, iterations: int) -> Any:
-    """An operation marked to be run a number of times per call."""
+    """Mark an operation to run several times per call."""
     _check(iterations)
     operation = _operation(train_op)
     with operation.graph.as_default(), tf.control_dependencies([operation]):
@@ -50,7 +50,7 @@ def repeated(train_op: Any, iterations: int) -> Any:
 
 
 def iterations_of(operation: Any) -> int:
-    """How often an operation runs per call of a session."""
+    """Number of times an operation runs per session call."""
     return _iterations.get(operation, 1)
 
 
@@ -62,7 +62,7 @@ def set_graph_exec_config(
     is_train_graph: bool = False,
     experimental_config: Any = None,
 ) -> Any:
-    """How a graph with changing shapes is run: models are compiled for the shapes that come; nothing is to be set."""
+    """Execution mode of graphs with dynamic shapes; no effect, since models are compiled for the actual shapes."""
     del (
         dynamic_input,
         dynamic_graph_execute_mode,
@@ -74,7 +74,7 @@ def set_graph_exec_config(
 
 
 def variable_initializer_in_host(var_list: Any) -> Any:
-    """An initializer of variables; host and device share their memory."""
+    """An initializer of variables on the host; host and device share memory."""
     return tf.initializers.variables(var_list)
 
 
