@@ -130,6 +130,7 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/pytorch_eager.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/post_ops.py
+	$(BIN)/python benchmarks/implementations.py
 	$(BIN)/python benchmarks/trees.py
 	$(BIN)/python benchmarks/int8.py
 	$(BIN)/python benchmarks/detectors.py

@@ -318,6 +318,7 @@ RUNS = {
         *("benchmarks/versions.py", ".", "--quick", "--kinds", "compile"),
         *("--models", "lstm", "--precisions", "fp32"),
     ],
+    "implementations": ["benchmarks/implementations.py", "--quick", "--only", "narrow", "rows"],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
     "ensembles of trees": ["benchmarks/trees.py", "--quick"],
     "int8 networks": ["benchmarks/int8.py", "--quick", "--networks", "resnet50", "efficientnetb0"],

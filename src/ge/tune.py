@@ -86,10 +86,14 @@ def _conv(
     return b.op("Swish", y) if swish else y
 
 
-def _gradient(b: GraphBuilder, shape: tuple[int, int, int, int], outputs: int, kernel: int) -> ir.Value:
+def _gradient(
+    b: GraphBuilder, shape: tuple[int, int, int, int], outputs: int, kernel: int, groups: int = 1
+) -> ir.Value:
     x, dy = b.input("x", shape, "float32"), b.input("dy", (*shape[:3], outputs), "float32")
     pads: dict[str, Any] = {"pads_begin": [kernel // 2] * 2, "pads_end": [kernel // 2] * 2}
-    return b.op("ConvGradWeight", x, dy, kernel=[kernel] * 2, data_format="channels_last", **pads)
+    return b.op(
+        "ConvGradWeight", x, dy, kernel=[kernel] * 2, groups=groups, data_format="channels_last", **pads
+    )
 
 
 def _lstm(b: GraphBuilder, batch: int) -> ir.Value:
@@ -146,6 +150,12 @@ SWEEPS: tuple[Sweep, ...] = (
         lambda b, n: _product(b, 4, n, n, False),
         lambda n, target: n * n,
     ),
+    Sweep(
+        "outer_bytes",
+        (512, 1024, 2048, 4096),
+        lambda b, n: _product(b, n, 4, 1024, False),
+        lambda n, target: 4 * n * 1024,
+    ),
     Sweep("winograd_tiles", (4, 8, 12, 16, 32), lambda b, n: _conv(b, (1, *_tiles(n), 256), 256)),
     Sweep(
         "winograd_tiles_variable",
@@ -172,6 +182,12 @@ SWEEPS: tuple[Sweep, ...] = (
         lambda n, target: n * n * 16,
     ),
     Sweep("weight_gradient_channels", (32, 48, 64, 96), lambda b, n: _gradient(b, (4, 14, 14, n), n, 1)),
+    Sweep(
+        "depthwise_gradient_bytes",
+        (1, 2, 4, 8, 16),
+        lambda b, n: _gradient(b, (n, 56, 56, 96), 96, 3, groups=96),
+        lambda n, target: 2 * 4 * n * 56 * 56 * 96,
+    ),
     Sweep("lstm_batch", (1, 2, 3, 4), _lstm, at_most=True),
     Sweep("attention_queries", (4, 8, 16, 32), _attention),
 )

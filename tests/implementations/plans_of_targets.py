@@ -86,7 +86,8 @@ def _plain(graph: ir.Graph, target: str, mode: PrecisionMode) -> list[Any]:
         [t.kind, views(t.inputs), views(t.outputs), sorted(t.attrs.items()), t.block] for t in plan.tasks
     ]
     code = [hashlib.sha256(k.objects[target]).hexdigest() for k in plan.kernels]
-    return [tasks, code, plan.arena_bytes, plan.steps]
+    buffers = [[b.kind, b.nbytes, b.offset, b.index] for b in plan.buffers]
+    return [tasks, code, buffers, plan.arena_bytes, plan.steps, plan.report["target"]]
 
 
 def _error(graph: ir.Graph) -> float:

@@ -31,9 +31,9 @@ def _image(n: int, channels: int, height: int, width: int, dtype: str = "float32
 
 def _product(rows: int, depth: int, columns: int, **given: Any) -> Operation:
     attrs = {"has_bias": False, "post_ops": given.pop("post_ops", []), **given.pop("attrs", {})}
-    return Operation(
-        "matmul", (_dense(rows, depth), _dense(depth, columns)), (_dense(rows, columns),), attrs, **given
-    )
+    dtype = given.pop("dtype", "float32")
+    a, b, y = (_dense(*shape, dtype=dtype) for shape in ((rows, depth), (depth, columns), (rows, columns)))
+    return Operation("matmul", (a, b), (y,), attrs, **given)
 
 
 def _conv(
@@ -101,6 +101,14 @@ def test_few_rows_read_weights_that_are_not_packed() -> None:
     assert _name(_product(4, 512, 512, steady=frozenset({1}))) == "onednn"
 
 
+def test_few_terms_write_a_large_result_past_the_caches() -> None:
+    assert _name(_product(4096, 4, 1024)) == "narrow"
+    assert _name(_product(1024, 4, 512)) == "onednn"
+    assert _name(_product(4096, 4, 1024), replace(SERVER, costs=None)) == "narrow"
+    assert _name(_product(1024, 4, 512), replace(SERVER, costs=None)) == "onednn"
+    assert _name(_product(4096, 4, 4096, dtype="bfloat16")) == "onednn"
+
+
 def test_high_precision_excludes_larger_rounding_errors_and_says_so() -> None:
     for op in (_product(1024, 768, 3072), _conv((1, 64, 56, 56), 64), _gradient((16, 64, 28, 28), 64, 3)):
         assert _name(op) in ("strassen", "winograd")
@@ -135,6 +143,26 @@ def test_activations_decide_about_convolutions_of_our_own() -> None:
     assert _name(_conv((1, 96, 28, 28), 64, 1, post_ops=["swish,1.0"])) == "pointwise"
     assert _name(_conv((1, 96, 28, 28), 64, 1, post_ops=["relu"])) == "onednn"
     assert _name(_conv((1, 3, 64, 64), 64, 5, post_ops=["swish,1.0"])) == "onednn_swish"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_depthwise_convolutions_run_where_the_library_is_slow(dtype: str) -> None:
+    def weights(images: int, kernel: int) -> str:
+        op = _gradient((images, 96, 56, 56), 96, kernel, dtype)
+        dw = _dense(96, 1, kernel, kernel)
+        return _name(replace(op, outputs=(dw,), attrs={**op.attrs, "groups": 96}))
+
+    names = [weights(images, kernel) for images, kernel in ((1, 3), (16, 3), (1, 5))]
+    assert names == ["onednn", "depthwise_weight_gradient", "depthwise_weight_gradient"]
+
+    def source(stride: int) -> str:
+        op = _conv((2, 96, 28, 28), 96, kind="deconv", dtype=dtype, groups=96, constant=False)
+        size = 28 * stride
+        dx = replace(op.outputs[0], shape=(2, 96, size, size), strides=(96 * size * size, 1, 96 * size, 96))
+        return _name(replace(op, outputs=(dx,), attrs={**op.attrs, "strides": [stride] * 2}))
+
+    strided = "depthwise_source_gradient" if dtype == "bfloat16" else "onednn"
+    assert [source(1), source(2)] == ["onednn", strided]
 
 
 def test_few_channels_leave_gradients_of_weights_to_the_library() -> None:

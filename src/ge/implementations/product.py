@@ -241,20 +241,31 @@ class Narrow(Candidate):
         )
 
     @staticmethod
-    def _large(operands: _Operands) -> int:
-        """Elements of the operand that is streamed once: b, or the result of a sum of few terms."""
-        a, b, y = operands.a, operands.b, operands.y
-        few_rows = y.dims[0] <= _NARROW
-        by_columns = few_rows and ((b.strides[0] == 1 and a.strides[1] == 1) or b.strides[1] == 1)
-        return math.prod(b.dims) if by_columns else math.prod(y.dims)
+    def _has_few_rows(operands: _Operands) -> bool:
+        """True for a product that streams the second operand once; otherwise a sum of few terms streams the result."""
+        b = operands.b
+        return operands.y.dims[0] <= _NARROW and (
+            b.strides[1] == 1 or (b.strides[0] == 1 and operands.a.strides[1] == 1)
+        )
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        return self._large(_Operands.of(op)) / costs.narrow_elements
+        operands = _Operands.of(op)
+        if self._has_few_rows(operands):
+            return math.prod(operands.b.dims) / costs.narrow_elements
+        return self._outer_gain(op, costs.outer_bytes)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
         """The library packs the second operand first: it is written and read once more."""
+        if not self._has_few_rows(_Operands.of(op)):
+            return self._outer_gain(op, target.cache_bytes // 4)
         packing = 2 * op.inputs[1].nbytes
         return target.seconds(op.flops, op.nbytes + packing) / target.seconds(op.flops, op.nbytes)
+
+    @staticmethod
+    def _outer_gain(op: Operation, least: int) -> float:
+        """Stores past the caches pay off if the result is too large for them; the library is faster in bfloat16."""
+        result = op.outputs[0]
+        return result.nbytes / least if result.dtype == "float32" else 0.5
 
 
 def takes_late_sum(op: Operation, target: Target) -> bool:

@@ -21,6 +21,7 @@ _FLOATS = ("float32", "bfloat16")
 _VECTOR = 16  # channels per vector, as in the kernel, native/convolution/weight_gradient.h
 _MAX_WIDTH = 4096
 _DEPTHWISE = frozenset({(3, 1), (3, 2), (5, 1), (5, 2)})  # compiled kernel sizes and strides
+_LIBRARY_KERNEL = 3  # largest depthwise kernel whose weight gradient the library optimises
 
 
 def _sides(op: Operation) -> tuple[View, View, View]:
@@ -130,11 +131,16 @@ class DepthwiseWeightGradient(Candidate):
         return "" if size in _DEPTHWISE else "no kernel of this size and stride is compiled"
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        return self.modelled_gain(op, target)
+        return self._gain(op, costs.depthwise_gradient_bytes)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """Each source value is read once for all taps."""
-        return 1.5
+        return self._gain(op, target.cache_bytes // 2)
+
+    @staticmethod
+    def _gain(op: Operation, least: int) -> float:
+        """The library has kernels for few taps only, which read a source that the caches do not hold more than once."""
+        x, dy, dw = _sides(op)
+        return 3.0 if dw.shape[2] > _LIBRARY_KERNEL else (x.nbytes + dy.nbytes) / least
 
 
 CANDIDATES: tuple[Candidate, ...] = (

@@ -26,6 +26,8 @@ class CostTable:
     strassen_gain_packed: float = 1.085  # the same if the library packs the second operand once
     # Products with few rows or terms: elements of the large operand
     narrow_elements: int = 1 << 14
+    # Products with few terms: bytes of the result from which it is written past the caches (bfloat16: never)
+    outer_bytes: int = 8 << 20
     # Winograd convolutions: 4x4 output tiles, channels, and the share of computed results that are real
     winograd_tiles: int = 12
     winograd_tiles_variable: int = 32  # if weights are transformed in every run
@@ -41,6 +43,8 @@ class CostTable:
     swish_elements: int = 1 << 15
     # Own weight gradients of convolutions: channels of source and result
     weight_gradient_channels: int = 64
+    # Own weight gradients of depthwise 3x3 convolutions: bytes of source and gradient, read once instead of per tap
+    depthwise_gradient_bytes: int = 16 << 20
     # LSTM layers in inference: batch up to which reading recurrent weights dominates
     lstm_batch: int = 4
     # Attention as one task: queries from which packing keys and values pays off
