@@ -71,7 +71,7 @@ class PartGraph:
         return any(name in self.region.operations and name not in self.inside for name in readers)
 
     def _effects(self) -> list[str]:
-        """Operations with side effects, which must run even if their results are unused; the ends of branches and loops."""
+        """Operations that must run even if their results are unused, and the ends of branches and loops."""
         ends: dict[str, list[str]] = {}
         for names in self.cut.units:
             inner = {producer for n in names for producer in self.region.inputs[n]}

@@ -1,9 +1,9 @@
-"""A run of a version-1 session, rewritten: parts of the graph become NpuGraph operations, the rest stays.
+"""Rewrites a run of a version-1 session: parts of the graph become NpuGraph operations, the rest stays.
 
-The parts are added to the user's own graph, beside the operations they stand for, so that variables, queues and
-iterators are the session's own. Host operations that read what a part computes are added a second time, reading
-the part instead; everything else is used as it is. Variables by reference are written in place; those by handle are
-read before the part begins and assigned when it has ended, and parts that use the same one wait for each other.
+The parts are added to the user's own graph, next to the operations they replace, so that variables, queues and
+iterators remain the session's. Host operations that read a part's results are duplicated to read the part instead;
+all others are used unchanged. Reference variables are written in place; resource variables are read before the part
+and assigned after it, and parts that use the same one are ordered by control dependencies.
 """
 
 from __future__ import annotations
@@ -50,29 +50,27 @@ from tf_adapter.resident import Layout
 __all__ = ["Rewriter", "Rewritten", "rewriter_of"]
 
 _SCOPE = "npu"
-MOST_RUNS = 256  # rewrites of one graph that are kept: one for each set of fetches and feeds
-_FEW = 64  # operations of the host that one thread does as quickly as several
+MOST_RUNS = 256  # cached rewrites per graph: one for each set of fetches and feeds
+_FEW = 64  # host operations up to this number run on the calling thread
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What to ask the session for instead, and what was done."""
+    """The fetches to run instead, and facts about the rewrite."""
 
     fetches: tuple[Any, ...]
     targets: tuple[Any, ...]
     report: RunReport
     parts: tuple[int, ...] = ()  # ids of the NpuGraph operations' graphs
-    unseen: bool = False  # whether some of them were not compiled beforehand
-    repeatable: bool = True  # whether a run that failed may be tried again: nothing on the host has an effect
-    unsized: tuple[
-        tuple[int, tuple[str, ...]], ...
-    ] = ()  # parts whose inputs' sizes would help, and those inputs
-    inline: bool = False  # whether the calling thread can do it all, one operation after the other
+    unseen: bool = False  # True if some of them were not compiled ahead
+    repeatable: bool = True  # True if a failed run may be repeated: the host has no side effects
+    unsized: tuple[tuple[int, tuple[str, ...]], ...] = ()  # parts with unknown input sizes, and those inputs
+    inline: bool = False  # True if the calling thread can run everything sequentially
 
 
 @dataclass
 class _Copies:
-    """The operations that a rewrite adds, by the names of those they stand for."""
+    """Operations added by a rewrite, by the names of the originals."""
 
     definition: graph_pb2.GraphDef = field(default_factory=graph_pb2.GraphDef)
     names: dict[str, str] = field(default_factory=dict)  # copied operation -> its name in the definition
@@ -81,16 +79,16 @@ class _Copies:
 
 
 class Rewriter:
-    """Rewrites the runs of one graph, and remembers them."""
+    """Rewrites the runs of one graph, memoised."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = weakref.ref(graph)
         self._lock = threading.RLock()
         self._done: Specialiser[Any, Rewritten] = Specialiser(MOST_RUNS)
-        self._refused: dict[str, str] = {}  # operations that a compile has refused
-        self._sizes: dict[str, tuple[int, ...]] = {}  # of tensors, as a run has shown them
+        self._refused: dict[str, str] = {}  # operations that failed to compile
+        self._sizes: dict[str, tuple[int, ...]] = {}  # of tensors, observed in a run
         self._count = 0
-        self.generation = 0  # grows when rewrites are no longer valid
+        self.generation = 0  # incremented when rewrites become invalid
 
     def rewritten(
         self,
@@ -99,16 +97,16 @@ class Rewriter:
         fed: Mapping[str, np.ndarray | None],
         options: CompileOptions,
     ) -> Rewritten:
-        """The rewrite of a run; `fed` are the names of fed tensors, with their values where they are known."""
+        """The rewrite of a run; `fed` are the names of fed tensors, with values if known."""
         names = (tuple(t.name for t in fetches), tuple(o.name for o in targets), frozenset(fed))
         signature = (names, repr(options))
         with self._lock:
             return self._done.program(signature, lambda: self._rewrite(fetches, targets, fed, options))
 
     def refuse(self, reasons: Mapping[str, str]) -> bool:
-        """Keep operations on the host from now on; False when all of them were there already.
+        """Keep operations on the host from now on; False if all of them were there already.
 
-        The parser names loops and branches that it restored by their frame or their Merge.
+        The parser names restored loops and branches by their frame or Merge.
         """
         with self._lock:
             found = {self._operation(name): reason for name, reason in reasons.items()}
@@ -120,7 +118,7 @@ class Rewriter:
             return bool(new)
 
     def learn(self, sizes: Mapping[str, tuple[int, ...]]) -> None:
-        """Take the sizes that tensors had in a run for those they will have, where nothing else is known."""
+        """Assume the sizes observed in a run for tensors of unknown size."""
         with self._lock:
             new = {name: shape for name, shape in sizes.items() if name not in self._sizes}
             self._sizes.update(new)
@@ -183,7 +181,7 @@ class Rewriter:
         fed: Mapping[str, np.ndarray | None],
         options: CompileOptions,
     ) -> tuple[_Work, list[Verdict]]:
-        """Divide a region such that whatever can be compiled beforehand does compile."""
+        """Partition a region so that all parts that can be compiled ahead do compile."""
         while True:
             work = _Work(region, partition(region, reasons), wanted)
             verdicts = work.verdicts(fed, self._sizes, options)
@@ -227,7 +225,7 @@ def _mapped(op: str) -> bool:
 
 
 class _Work:
-    """One rewrite under way."""
+    """A rewrite in progress."""
 
     def __init__(self, region: Region, cut: Partition, wanted: set[str]) -> None:
         self.region = region
@@ -236,13 +234,13 @@ class _Work:
         self.copies = _Copies()
         self.part_of = cut.part_of()
         self.part_names = [f"geop_{index}" for index in range(len(cut.parts))]
-        self.done_names = list(self.part_names)  # what to wait for until a part's variables are written
+        self.done_names = list(self.part_names)  # operations to wait for until a part's variables are written
         self.results: dict[str, tuple[int, int]] = {}  # tensor name -> part, position among its outputs
         self.consumers = region.consumers()
         self.copied = self._downstream()
 
     def _downstream(self) -> list[str]:
-        """Host operations that wait for a part, directly or not; loops and branches as a whole."""
+        """Host operations that depend on a part, directly or indirectly; loops and branches as a whole."""
         unit_of = {name: names for names in self.cut.units for name in names}
         found: dict[str, None] = {}
         todo = list(self.part_of)
@@ -262,7 +260,7 @@ class _Work:
         learned: Mapping[str, tuple[int, ...]],
         options: CompileOptions,
     ) -> list[Verdict]:
-        """What can be said of each part before anything runs; sizes go from part to part."""
+        """Judge each part ahead of the run, propagating sizes from part to part."""
         functions = Functions(_library(self.region))
         sizes, values = dict(learned), dict(fed)
         found: list[Verdict] = []
@@ -275,7 +273,7 @@ class _Work:
         return found
 
     def _candidate_parts(self, options: CompileOptions) -> list[CandidatePart]:
-        """What the parts compute, and what they leave to each other in the device's memory (of the host)."""
+        """The candidate parts with their resident tensors (on host devices only)."""
         parts = range(len(self.cut.parts))
         candidates = [PartGraph(self.region, self.cut, index, self.wanted).candidate() for index in parts]
         if options.target.kind == "cuda":
@@ -283,7 +281,7 @@ class _Work:
         return keep_resident(self.region, self.cut, candidates, self.wanted)
 
     def add_part(self, index: int, verdict: Verdict, options: CompileOptions) -> int:
-        """Add the operation of a part, reads of its variables before it, assignments behind; returns its number."""
+        """Add a part's operation, reads of variables before it and assignments after it; returns its number."""
         candidate = verdict.candidate
         self.results.update({t.name: (index, position) for position, t in enumerate(candidate.outputs)})
         part = register_part(
@@ -314,12 +312,12 @@ class _Work:
         return part
 
     def _conflict(self, first: int, second: int) -> bool:
-        """Whether a part writes to a variable that another uses."""
+        """True if a part writes to a variable that another uses."""
         used = [self._used_variables(part) for part in (first, second)]
         return any((one & other) for one, other in ((used[0][1], used[1][0]), (used[0][0], used[1][1])))
 
     def _used_variables(self, index: int) -> tuple[set[str], set[str]]:
-        """Names of the variables that a part uses, and of those it writes to."""
+        """Names of the variables that a part uses, and of those it writes."""
         operations = [self.region.operations[name] for name in self.cut.parts[index]]
         written = {t.name for o in operations for t in updated_variables(o)}
         read = {t.name for o in operations for t in (read_resource(o),) if t is not None}
@@ -327,7 +325,7 @@ class _Work:
         return written | read | {t.name for t in by_reference if t is not None}, written
 
     def _add_read(self, index: int, candidate: CandidatePart, place: int, waits: Sequence[str]) -> str:
-        """The value of a variable that a part uses, as it is when the part begins."""
+        """Read a variable that a part uses, before the part begins."""
         tensor = candidate.inputs[place]
         node = self.copies.definition.node.add(
             name=f"{self.part_names[index]}_read_{place}", op="ReadVariableOp"
@@ -355,7 +353,7 @@ class _Work:
     # -- host operations -------------------------------------------------------------------------------------
 
     def add_hosts(self) -> None:
-        """Add the host operations that wait for parts."""
+        """Add the host operations that depend on parts."""
         for position, name in enumerate(self.copied):
             self.copies.names[name] = f"host_{position}"
         for name in self.copied:
@@ -368,7 +366,7 @@ class _Work:
             self._add_controls(node, self.region.controls[name])
 
     def _reference(self, tensor: Any) -> str:
-        """How an added operation names an input."""
+        """Name of an input of an added operation."""
         if tensor.name not in self.region.fed:
             if tensor.name in self.results:
                 part, position = self.results[tensor.name]
@@ -397,7 +395,7 @@ class _Work:
     # -- what stands for what --------------------------------------------------------------------------------
 
     def tensor(self, tensor: Any, made: Mapping[str, Any]) -> Any:
-        """What stands for a tensor after the rewrite."""
+        """The tensor that replaces a tensor after the rewrite."""
         if tensor.name in self.results:
             part, position = self.results[tensor.name]
             return made[self.part_names[part]].outputs[position]
@@ -405,13 +403,13 @@ class _Work:
         return tensor if copy is None else made[copy].outputs[tensor.value_index]
 
     def ends(self, made: Mapping[str, Any]) -> list[Any]:
-        """What a run must wait for even if it is not fetched: new values of variables."""
+        """Operations that a run must wait for even if not fetched: assignments of variables."""
         return [
             made[done] for done, part in zip(self.done_names, self.part_names, strict=True) if done != part
         ]
 
     def operation(self, operation: Any, made: Mapping[str, Any]) -> Any:
-        """What stands for an operation after the rewrite."""
+        """The operation that replaces an operation after the rewrite."""
         if operation.name in self.part_of:
             return made[self.done_names[self.part_of[operation.name]]]
         copy = self.copies.names.get(operation.name)
@@ -419,13 +417,13 @@ class _Work:
 
 
 def _types(tensors: Sequence[Any], resident: Collection[int]) -> list[int]:
-    """Types of a part's inputs or results; a resident value is the number of its arena."""
+    """Types of a part's inputs or results; a resident value is represented by its arena's number."""
     plain = [int(type_of(t).as_datatype_enum) for t in tensors]
     return [int(tf.int64.as_datatype_enum) if i in resident else kind for i, kind in enumerate(plain)]
 
 
 def _layout_for(candidate: CandidatePart, verdicts: Sequence[Verdict]) -> Layout | None:
-    """Where another part leaves what a part is given; None when that is not known yet."""
+    """Placement of a part's resident inputs; None if not known yet."""
     if not candidate.given:
         return None
     names = {candidate.inputs[i].name for i in candidate.given}
@@ -436,7 +434,7 @@ def _layout_for(candidate: CandidatePart, verdicts: Sequence[Verdict]) -> Layout
 def _unsized(
     work: _Work, verdicts: Sequence[Verdict], ids: Sequence[int]
 ) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Parts whose inputs' sizes were not known, when updates of variables are on the host for that reason."""
+    """Parts with unknown input sizes, if these keep updates of variables on the host."""
     if UNKNOWN_SIZES not in work.cut.reasons.values():
         return ()
     unsure = [(part, v.candidate.inputs) for part, v in zip(ids, verdicts, strict=True) if v.lowered is None]
@@ -446,14 +444,14 @@ def _unsized(
 def _known_sizes(
     fed: Mapping[str, np.ndarray | None], verdicts: Sequence[Verdict]
 ) -> dict[str, tuple[int, ...]]:
-    """Sizes of tensors that are fed and that parts compute."""
+    """Known sizes of fed tensors and of parts' results."""
     given = {name: value.shape for name, value in fed.items() if value is not None}
     made = [v.sizes for v in verdicts if v.lowered is not None]
     return {**given, **{name: shape for sizes in made for name, shape in sizes.items()}}
 
 
 def _is_inline(region: Region, work: _Work) -> bool:
-    """Whether the host has little to do beside the parts, and nothing to wait for."""
+    """True if the host has little other work and nothing to wait for."""
     hosts = [o for name, o in region.operations.items() if name not in work.part_of]
     busy = sum(not is_free(o) and not _is_variable(o) for o in hosts)
     return busy <= _FEW and not any(map(may_wait, hosts))
@@ -464,7 +462,7 @@ def _is_variable(operation: Any) -> bool:
 
 
 def _library(region: Region) -> list[Any]:
-    """The functions that a graph holds."""
+    """The function library of a graph."""
     graph = next(iter(region.operations.values())).graph
     names = graph._functions if hasattr(graph, "_functions") else {}
     return [f.cached_definition if hasattr(f, "cached_definition") else f.definition for f in names.values()]

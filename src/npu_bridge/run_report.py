@@ -1,4 +1,4 @@
-"""The report of mixed computing: which operation on which side and why, how many parts, what crosses."""
+"""The report of mixed computing: placement of operations with reasons, parts, bytes that cross."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class RunReport:
-    """Where the operations of a run are.
+    """Placement of a run's operations.
 
-    `crossing` counts the bytes that enter and leave the parts; sizes that are not known beforehand count as 1. What one
-    part leaves to another in the device's memory does not cross.
+    `crossing` counts the bytes that enter and leave the parts; unknown sizes count as 1. Resident tensors do not cross.
     """
 
     operations: tuple[Placed, ...]
@@ -46,7 +45,7 @@ class RunReport:
         sizes: Mapping[str, tuple[int, ...]] | None = None,
         resident: Collection[str] = (),
     ) -> RunReport:
-        """The report of a partition; `sizes` are those of tensors, by name, where the graph does not know them.
+        """The report of a partition; `sizes` are the sizes of tensors that the graph does not know, by name.
 
         `resident` are tensors that stay in device memory between two parts.
         """
@@ -73,11 +72,11 @@ class RunReport:
         return [p.name for p in self.operations if p.side == "npu"]
 
     def json(self) -> str:
-        """As a JSON object."""
+        """Convert to JSON data."""
         return json.dumps(asdict(self), indent=1)
 
     def text(self) -> str:
-        """As a table for people."""
+        """Format as a table."""
         share = len(self.on_npu()) / max(1, len(self.operations))
         lines = [
             f"{len(self.on_npu())} of {len(self.operations)} operations ({share:.0%}) on the NPU in {self.parts} "

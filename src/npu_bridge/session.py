@@ -1,4 +1,4 @@
-"""Sessions of version 1 on the NPU: every run is rewritten before TensorFlow sees it."""
+"""Version-1 sessions on the NPU: every run is rewritten before it reaches TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 _log = logging.getLogger("npu_bridge")
 _ATTEMPTS = 16
 _INLINE = config_pb2.RunOptions(inter_op_thread_pool=-1)
-observers: list[Callable[[RunReport], object]] = []  # told of every run that is met for the first time
+observers: list[Callable[[RunReport], object]] = []  # called for every new run
 
 
 def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> RunReport:
-    """Which operation of a run would be on which side, and why.
+    """Placement of a run's operations, with reasons.
 
     print(partition_report(sess, [train_op, loss], [x, y]))
     """
@@ -49,7 +49,7 @@ def partition_report(session: Any, fetches: Any, feeds: Sequence[Any] = ()) -> R
 
 
 def with_options(original: Callable[..., None]) -> Callable[..., None]:
-    """Sessions know their options; TensorFlow's own optimizer does not see them."""
+    """Store the options in the session and hide them from TensorFlow's own optimizer."""
 
     def __init__(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         self._npu_options = SessionOptions.of(config)
@@ -80,14 +80,14 @@ def _rewritten(
     fed: Sequence[Any],
     values: Sequence[Any] = (),
 ) -> Rewritten:
-    """The rewrite of a run, remembered by the very objects asked for; `values` are those of the feeds, if known."""
+    """The rewrite of a run, memoised by the identity of its fetches; `values` are those of the feeds, if known."""
     key = (tuple(map(id, fetches)), tuple(map(id, targets)), frozenset(map(id, fed)))
     rewriter = rewriter_of(session.graph)
     found = session._npu_runs.get(key)
     if found is not None and found[0] == rewriter.generation:
         return found[1]
     known = [v if isinstance(v, np.ndarray) else None for v in values]
-    if len(known) != len(fed):  # not known, or wrong: TensorFlow will say so
+    if len(known) != len(fed):  # unknown or invalid: TensorFlow reports it
         known = [None] * len(fed)
     given = {t.name: v for t, v in zip(fed, known, strict=True)}
     done = rewriter.rewritten(fetches, targets, given, session._npu_options.compile_options)
@@ -132,33 +132,33 @@ def offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _inline_options() -> Any:
-    """Options for a run entirely on the calling thread.
+    """Options that run everything on the calling thread.
 
-    A part then begins at once instead of when one of TensorFlow's threads has woken up, and always on the same thread,
-    whose team of workers is still awake.
+    A part then starts immediately instead of waiting for one of TensorFlow's threads to wake up, and always on the same
+    thread, whose workers are still awake.
     """
     return tf_session.TF_NewBufferFromString(_INLINE.SerializeToString())
 
 
 def _says_nothing(options: Any) -> bool:
-    """Whether a run has no options, or those that monitored sessions give to all runs: none set."""
+    """True if a run has no options, or empty ones as passed by monitored sessions."""
     return options is None or not tf_session.TF_GetBuffer(options)
 
 
 def _tensor(key: Any) -> Any:
-    """The tensor of a feed, which TensorFlow may have wrapped to be a key."""
+    """The tensor of a feed key, which TensorFlow may have wrapped."""
     return key.deref() if hasattr(key, "deref") else key
 
 
 def _iterations(operations: Iterable[Any]) -> int:
-    """How often a run repeats: what `set_iteration_per_loop` said of one of its targets."""
+    """Number of repetitions of a run, set by `set_iteration_per_loop` on one of its targets."""
     return max((iterations_of(o) for o in operations if o.type == "NoOp"), default=1)
 
 
 def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callable[[Rewritten], Any]) -> Any:
-    """Run. What turns out at run time not to compile stays on the host from the next run on.
+    """Run. Parts that fail to compile at run time stay on the host from the next run on.
 
-    The host runs such a part in place. Where it cannot, the whole run is repeated, unless it has had effects.
+    The host runs such a part in place. If it cannot, the whole run is repeated, unless it has side effects.
     """
     for _ in range(_ATTEMPTS):
         done = rewritten()
@@ -177,7 +177,7 @@ def _until_compiled(graph: Any, rewritten: Callable[[], Rewritten], run: Callabl
 
 
 def _learn(graph: Any, done: Rewritten) -> bool:
-    """Keep on the host what could not be compiled; whether there was something new."""
+    """Keep parts that could not be compiled on the host; True if there are new ones."""
     reasons = {name: why for part in done.parts for name, why in refusals_of(part).items()}
     if not reasons or not rewriter_of(graph).refuse(reasons):
         return False
@@ -186,7 +186,7 @@ def _learn(graph: Any, done: Rewritten) -> bool:
 
 
 def run_by_callable(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Callables run the session, so that their runs are rewritten too; TensorFlow checks what is asked for."""
+    """Make callables run the session, so that their runs are rewritten too; TensorFlow checks the fetches."""
 
     def make_callable(self: Any, fetches: Any, feed_list: Any = None, accept_options: bool = False) -> Any:
         made = original(self, fetches, feed_list, accept_options)

@@ -1,4 +1,4 @@
-"""Variables of version-1 graphs, by reference or by handle: who reads them, who writes to them, how large they are."""
+"""Queries on variables of version-1 graphs (reference and resource): readers, writers, sizes."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ ASSIGNS = ("Assign", "AssignVariableOp")
 
 
 def is_update(operation: Any) -> bool:
-    """Whether an operation changes variables and does nothing else."""
+    """True if an operation only updates variables."""
     return _UPDATE.fullmatch(operation.type) is not None
 
 
 def changes_rows(operation: Any) -> bool:
-    """Whether an operation changes some rows of a variable that has a handle."""
+    """True if an operation updates rows of a resource variable."""
     return _ROWS.fullmatch(operation.type) is not None
 
 
 def is_resource(tensor: Any) -> bool:
-    """Whether a tensor is a handle."""
+    """True if a tensor is a resource handle."""
     return bool(tensor.dtype.base_dtype == tf.resource)
 
 
 def variable_of(tensor: Any) -> Any:
-    """The tensor of the variable behind a reference or a handle; None where it is not known which one that is."""
+    """The variable behind a reference or handle; None if unknown."""
     while is_resource(tensor) or tensor.dtype._is_ref_dtype:
         if tensor.op.type in (*_REFERENCES, _HANDLE):
             return tensor
@@ -61,7 +61,7 @@ def variable_of(tensor: Any) -> Any:
 
 
 def _passes(operation: Any) -> bool:
-    """Whether an operation hands on a reference or a handle of a variable that has a value, into a branch or a loop."""
+    """True if an operation passes a reference or handle of an initialised variable into a branch or loop."""
     if operation.type not in _PASSING:
         return False
     if operation.type in _SWITCHES:
@@ -73,7 +73,7 @@ def _passes(operation: Any) -> bool:
 
 
 def read_variable(operation: Any) -> Any:
-    """The tensor of the variable by reference that an operation does nothing but read; None for all others."""
+    """The reference variable that an operation only reads; None for other operations."""
     if operation.type != "Identity":
         return None
     source = operation.inputs[0]
@@ -81,28 +81,28 @@ def read_variable(operation: Any) -> Any:
 
 
 def read_resource(operation: Any) -> Any:
-    """The handle of the variable that an operation reads, all of it or some rows; None for all others."""
+    """The handle of the variable that an operation reads, fully or some rows; None for other operations."""
     return variable_of(operation.inputs[0]) if operation.type in _READS else None
 
 
 def updated_variables(operation: Any) -> list[Any]:
-    """The tensors of the variables that an operation writes to; None among them where it is not known which."""
+    """The variables that an operation writes; contains None for unknown ones."""
     if not is_update(operation):
         return []
     return [variable_of(t) for t in operation.inputs if t.dtype._is_ref_dtype or is_resource(t)]
 
 
 def type_of(tensor: Any) -> Any:
-    """The element type of a tensor, or of the variable that it is a handle of."""
+    """The element type of a tensor, or of the variable behind a handle."""
     return tf.as_dtype(tensor.op.get_attr("dtype")) if is_resource(tensor) else tensor.dtype.base_dtype
 
 
 def sizes_of(tensor: Any) -> tuple[int, ...] | None:
-    """The sizes of a tensor, or of the variable that it is a handle of; None when they are not known."""
+    """The sizes of a tensor, or of the variable behind a handle; None if unknown."""
     shape = tf.TensorShape(tensor.op.get_attr("shape")) if is_resource(tensor) else tensor.shape
     return tuple(map(int, shape.as_list())) if shape.is_fully_defined() else None
 
 
 def bytes_of(tensor: Any) -> int:
-    """The bytes of a variable; 0 when its size is not known."""
+    """The size of a variable in bytes; 0 if unknown."""
     return math.prod(sizes_of(tensor) or (0,)) * int(type_of(tensor).size)

@@ -1,7 +1,7 @@
-"""Scripts written for TensorFlow 1: `import tensorflow` in them means version-1 names.
+"""Runs TensorFlow 1 scripts: their `import tensorflow` imports version-1 names.
 
 `python -m npu_bridge run script.py` calls `run_script`: in the script's own modules `tensorflow` is
-`tensorflow.compat.v1` with `tf.contrib` beside it; installed packages keep the TensorFlow they were written for.
+`tensorflow.compat.v1` with `tf.contrib`; installed packages keep the TensorFlow they were written for.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from npu_bridge import contrib
 
 __all__ = ["disable_v2_behavior", "install", "run_main", "run_script", "tensorflow_v1"]
 
-_ALIAS = "npu_bridge.tensorflow_v1"  # by which rewritten modules import the version-1 module
+_ALIAS = "npu_bridge.tensorflow_v1"  # name under which rewritten modules import the version-1 module
 _LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
 
 class _VersionOne(types.ModuleType):
-    """`tensorflow` as version-1 scripts know it: compat.v1 first, then contrib, then TensorFlow's own modules."""
+    """The `tensorflow` module for version-1 scripts: compat.v1 first, then contrib, then TensorFlow's own modules."""
 
     def __init__(self) -> None:
         super().__init__("tensorflow")
@@ -54,7 +54,7 @@ class _VersionOne(types.ModuleType):
 
 
 def disable_v2_behavior() -> None:
-    """Graphs and sessions, reference variables and version-1 control flow, as TensorFlow 1 has them."""
+    """Enable TensorFlow 1's behaviour: graphs and sessions, reference variables, version-1 control flow."""
     import tensorflow as tf
 
     if tf.executing_eagerly() or tf.compat.v1.control_flow_v2_enabled():
@@ -62,7 +62,7 @@ def disable_v2_behavior() -> None:
 
 
 def tensorflow_v1() -> types.ModuleType:
-    """The module that `import tensorflow` gives in a version-1 script."""
+    """The module imported by `import tensorflow` in a version-1 script."""
     global _module
     if _module is None:
         contrib.install()
@@ -74,7 +74,7 @@ _module: types.ModuleType | None = None
 
 
 def install() -> None:
-    """From now on, `import tensorflow` in modules outside installed packages gives version-1 names."""
+    """Make `import tensorflow` in modules outside installed packages import version-1 names from now on."""
     global _installed
     if _installed:
         return
@@ -92,7 +92,7 @@ _installed = False
 class _Imports(ast.NodeTransformer):
     """Rewrites a module's imports of `tensorflow` to imports of the version-1 module.
 
-    Imports from TensorFlow's submodules (`from tensorflow.python import …`) stay as they are.
+    Imports from TensorFlow's submodules (`from tensorflow.python import …`) are unchanged.
     """
 
     def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
@@ -105,7 +105,7 @@ class _Imports(ast.NodeTransformer):
 
 
 def _version1_import(alias: ast.alias) -> list[ast.stmt]:
-    """The statements in place of `import NAME [as OTHER]`.
+    """The statements that replace `import NAME [as OTHER]`.
 
     >>> print(*map(ast.unparse, _version1_import(ast.alias("tensorflow.nn.rnn_cell", "cells"))), sep="; ")
     __import__('tensorflow.nn.rnn_cell'); from npu_bridge.tensorflow_v1 import nn as cells; cells = cells.rnn_cell
@@ -123,7 +123,7 @@ def _version1_import(alias: ast.alias) -> list[ast.stmt]:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module of a version-1 program; its rewritten code is not written to Python's bytecode files."""
+    """Loads a module of a version-1 program; does not cache the rewritten bytecode."""
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
@@ -131,7 +131,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that Python would find, and has those of the program itself loaded by `_Loader`."""
+    """Finds modules as Python does, and loads those of the program itself with `_Loader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None

@@ -1,4 +1,4 @@
-"""The names that scripts ported to NPUs with TensorFlow 2 import; thin, over `tf_adapter`.
+"""The module names that ported TensorFlow 2 scripts import; a thin layer over `tf_adapter`.
 
 import npu_device
 npu_device.global_options().precision_mode = "allow_mix_precision"

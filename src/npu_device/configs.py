@@ -1,6 +1,6 @@
-"""`npu_device.global_options()`: the table of options as scripts for TensorFlow 2 see it.
+"""`npu_device.global_options()`: TensorFlow 2's view of the option table.
 
-Options with a meaning are set in `tf_adapter.options`; the others are checked, and said once to have no effect.
+Effective options are set in `tf_adapter.options`; others are checked, and reported once to have no effect.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["global_options"]
 
 
 class _GlobalOptions(Section):
-    """The root of the tree, whose options hold for the process."""
+    """The root of the option tree; its options are process-wide."""
 
     def __init__(self) -> None:
         super().__init__("npu_device", "npu_device.global_options()", changed=self._apply)
         self.__dict__["_applied"] = {}
 
     def _apply(self, path: str) -> None:
-        """Set the process options that depend on the changed option, by itself or together with others."""
+        """Set the process options that depend on the changed option."""
         if path == "mix_compile_mode":
             self._allow_host_fallback()
         given = {option.name: value for option, value in self._given()}
@@ -46,7 +46,7 @@ _TREE = _GlobalOptions()
 
 
 def global_options() -> Section:
-    """The options of all devices of this process.
+    """The process-wide options.
 
     >>> global_options().precision_mode = "must_keep_origin_dtype"
     >>> global_options().precision_mode

@@ -1,4 +1,4 @@
-"""Opening a device and working on it."""
+"""Opens devices."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class NpuDevice:
 
     @property
     def name(self) -> str:
-        """What tf.device takes."""
+        """The name for tf.device."""
         return f"/device:NPU:{self.index}"
 
     @property
     def workers_num(self) -> int:
-        """How many processes work together."""
+        """Number of processes."""
         return get_rank_size()
 
     @property
     def worker_id(self) -> int:
-        """This process among them."""
+        """Rank of this process."""
         return get_rank_id()
 
     def as_default(self) -> NpuDevice:
-        """Make this the device of operators that name none."""
+        """Make this the default device."""
         if self.index == 0:
             tf_adapter.as_default(True)
         elif self._entered is None:
@@ -55,7 +55,7 @@ class NpuDevice:
         return self
 
     def scope(self) -> Any:
-        """This device inside a with statement."""
+        """Context manager that makes this the default device."""
         return tf.device(self.name)
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class NpuDevice:
 
 
 def open(device_id: int | None = None) -> NpuDevice:
-    """A device by number; without one, that of ASCEND_DEVICE_ID, else the first.
+    """Open a device by number; by default that of ASCEND_DEVICE_ID, else the first.
 
     >>> open(0)
     NpuDevice('/device:NPU:0')
@@ -85,11 +85,10 @@ def open(device_id: int | None = None) -> NpuDevice:
 
 
 def set_npu_loop_size(loop_size: int) -> None:
-    """How many training steps the device makes in one call.
+    """Set the number of training steps per call.
 
-    Keras models that are compiled from now on make that many (their `steps_per_execution`), unless `compile()` names
-    another number. A loop that a function writes itself (`for _ in tf.range(n)`) makes as many as it says, whatever the
-    number here.
+    It becomes the `steps_per_execution` of Keras models compiled from now on, unless `compile()` sets another number.
+    Explicit loops in functions (`for _ in tf.range(n)`) are not affected.
 
     >>> set_npu_loop_size(10)
     >>> options.loop_size
@@ -103,7 +102,7 @@ def set_npu_loop_size(loop_size: int) -> None:
 
 @contextmanager
 def npu_run_context(device: NpuDevice | None = None, **values: Any) -> Iterator[NpuDevice]:
-    """Work on a device, with options that hold inside the with statement.
+    """Context manager: use a device with temporary options.
 
     >>> with npu_run_context(precision_mode="allow_mix_precision_bf16"):
     ...     options.precision_mode.name

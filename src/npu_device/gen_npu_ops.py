@@ -1,7 +1,7 @@
-"""Operators that ported scripts call by name, made of TensorFlow's own: they run eagerly, in functions, on symbolic
+"""Operators that ported scripts call by name, composed of TensorFlow's. They run eagerly, in functions and on symbolic
 tensors, and have gradients.
 
-They are no operator types of their own, so that scripts may register gradients under those names.
+They are not operator types, so scripts may register gradients under those names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FAST_GELU = 1.702
 def drop_out_gen_mask(
     shape: Any, prob: Any, seed: int | None = 0, seed2: int | None = 0, name: str | None = None
 ) -> tf.Tensor:
-    """Which elements of a tensor of this shape stay (1) and which go (0), each staying with probability `prob`."""
+    """Dropout mask of this shape: 1 (keep) with probability `prob`, else 0."""
     with tf.name_scope(name or "DropOutGenMask"):
         dims = shape.as_list() if isinstance(shape, tf.TensorShape) else shape
         dims = tf.convert_to_tensor(dims, tf.int32) if not tf.is_tensor(dims) else dims
@@ -57,7 +57,7 @@ def drop_out_gen_mask(
 
 @takes_symbolic
 def drop_out_do_mask(x: Any, mask: Any, keep_prob: Any, name: str | None = None) -> tf.Tensor:
-    """The elements that stay, scaled up so that their expected sum is kept."""
+    """Apply a dropout mask and rescale, preserving the expected sum."""
     with tf.name_scope(name or "DropOutDoMask"):
         x = tf.convert_to_tensor(x)
         kept = tf.cast(tf.not_equal(mask, tf.zeros([], mask.dtype)), x.dtype)
@@ -73,20 +73,20 @@ drop_out_do_mask_v3 = drop_out_do_mask
 
 @takes_symbolic
 def gelu(x: Any, name: str | None = None) -> tf.Tensor:
-    """Gaussian error linear unit by its tanh formula."""
+    """Gaussian error linear unit, tanh approximation."""
     return tf.nn.gelu(x, approximate=True, name=name)
 
 
 @takes_symbolic
 def fast_gelu(x: Any, name: str | None = None) -> tf.Tensor:
-    """x * sigmoid(1.702 * x), close to the Gaussian error linear unit."""
+    """x * sigmoid(1.702 * x), an approximation of the Gaussian error linear unit."""
     with tf.name_scope(name or "FastGelu"):
         x = tf.convert_to_tensor(x)
         return x * tf.sigmoid(x * tf.cast(_FAST_GELU, x.dtype))
 
 
 def fast_gelu_grad(dy: Any, x: Any, name: str | None = None) -> tf.Tensor:
-    """The gradient of `fast_gelu` times dy."""
+    """Gradient of `fast_gelu` multiplied by dy."""
     with tf.name_scope(name or "FastGeluGrad"):
         x = tf.convert_to_tensor(x)
         factor = tf.cast(_FAST_GELU, x.dtype)
@@ -96,7 +96,7 @@ def fast_gelu_grad(dy: Any, x: Any, name: str | None = None) -> tf.Tensor:
 
 @takes_symbolic
 def prelu(x: Any, weight: Any, name: str | None = None) -> tf.Tensor:
-    """x where positive, else weight * x."""
+    """x if positive, else weight * x."""
     with tf.name_scope(name or "PRelu"):
         x = tf.convert_to_tensor(x)
         return tf.maximum(x, 0) + weight * tf.minimum(x, 0)
@@ -112,7 +112,7 @@ def fused_layer_norm(
     epsilon: float = 1e-7,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """x normalised over its last axes, scaled and shifted; the means and the variances."""
+    """Layer normalisation over the last axes; returns (y, mean, variance)."""
     with tf.name_scope(name or "FusedLayerNorm"):
         x = tf.convert_to_tensor(x)
         rank = x.shape.rank
@@ -133,7 +133,7 @@ def lars_v2(
     use_clip: bool = False,
     name: str | None = None,
 ) -> tf.Tensor:
-    """A gradient scaled by the ratio of the norms of its weight and itself (layer-wise adaptive rate)."""
+    """Scale a gradient by the ratio of the weight's and its own norm (layer-wise adaptive rate scaling)."""
     with tf.name_scope(name or "LarsV2"):
         weight, grad = tf.convert_to_tensor(input_weight), tf.convert_to_tensor(input_grad)
         weight_norm, grad_norm = tf.norm(weight), tf.norm(grad)
@@ -145,7 +145,7 @@ def lars_v2(
 
 
 def _assigned(variable: Any, value: tf.Tensor) -> tf.Tensor:
-    """A value, written to the variable where there is one."""
+    """Assign a value if the target is a variable; returns the value."""
     return variable.assign(value) if isinstance(variable, tf.Variable) else value
 
 
@@ -167,7 +167,7 @@ def adam_apply_one_with_decay_assign(
 
     input0 gradient, input1 second moment, input2 first moment, input3 weights, input4 learning rate; mul0_x and
     mul1_x weigh the old first moment and the gradient, mul2_x and mul3_x the second moment and the squared gradient,
-    mul4_x the weights; add2_y keeps the divisor away from zero. Gives the second moment, the first, the weights.
+    mul4_x the weights; add2_y is epsilon. Returns the second moment, the first, the weights.
     """
     with tf.name_scope(name or "AdamApplyOneWithDecayAssign"):
         grad = tf.convert_to_tensor(input0)
@@ -215,10 +215,10 @@ def lamb_apply_optimizer_assign(
     weight_decay_rate: Any,
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The first half of a step of LAMB: the update before its layer-wise rate, and both moments, written.
+    """First half of a LAMB step: the update before layer-wise scaling; assigns both moments.
 
     input0 gradient, input1 second moment, input2 first moment, input3 weights; mul0_x … mul3_x as for Adam. Moments are
-    corrected for the number of steps. Gives the update, the second moment, the first.
+    corrected for the number of steps. Returns the update, the second moment, the first.
     """
     with tf.name_scope(name or "LambApplyOptimizerAssign"):
         grad = tf.convert_to_tensor(input0)
@@ -235,7 +235,7 @@ def lamb_apply_optimizer_assign(
 def lamb_apply_weight_assign(
     input0: Any, input1: Any, input2: Any, input3: Any, input4: Any, name: str | None = None
 ) -> tf.Tensor:
-    """The second half of a step of LAMB: the weights (input4) moved by the update (input3).
+    """Second half of a LAMB step: applies the update (input3) to the weights (input4).
 
     input0 norm of the weights, input1 norm of the update, input2 learning rate.
     """
@@ -308,7 +308,7 @@ def basic_lstm_cell_c_state_grad(
     activation: str = "tanh",
     name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradients of the four gates (before their squashing) and of the state a step began with."""
+    """Gradients of the four gates' pre-activations and of the initial cell state of a step."""
     if activation != "tanh":
         raise ValueError(f"activation {activation!r} has no gradient here: use 'tanh'")
     with tf.name_scope(name or "BasicLSTMCellCStateGrad"):
@@ -323,7 +323,7 @@ def basic_lstm_cell_c_state_grad(
 def basic_lstm_cell_weight_grad(
     x: Any, h: Any, dgate: Any, name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradients of the weights and the bias of a step."""
+    """Gradients of a step's weights and bias."""
     with tf.name_scope(name or "BasicLSTMCellWeightGrad"):
         return tf.matmul(tf.concat([x, h], axis=1), dgate, transpose_a=True), tf.reduce_sum(dgate, axis=0)
 
@@ -331,7 +331,7 @@ def basic_lstm_cell_weight_grad(
 def basic_lstm_cell_input_grad(
     dgate: Any, w: Any, dropout_mask: Any = None, keep_prob: float = 1.0, name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradients of the input and of the output a step began with."""
+    """Gradients of a step's input and initial hidden state."""
     _refuse_dropout(keep_prob)
     with tf.name_scope(name or "BasicLSTMCellInputGrad"):
         both = tf.matmul(dgate, w, transpose_b=True)
@@ -340,14 +340,14 @@ def basic_lstm_cell_input_grad(
 
 
 def _refuse_cell(values: dict[str, tuple[Any, Any]]) -> None:
-    """Options of recurrent operators that are not there."""
+    """Reject unsupported options of recurrent operators."""
     for name, (value, only) in values.items():
         if value != only:
             raise ValueError(f"{name} must be {only!r}, not {value!r}")
 
 
 def _masks(seq_length: Any, steps: int, dtype: tf.DType) -> tf.Tensor | None:
-    """1 where a sequence goes on, as (steps, batch, 1), None when all have the full length."""
+    """Mask (steps, batch, 1) of valid steps; None if all sequences have full length."""
     if seq_length is None:
         return None
     return tf.transpose(tf.sequence_mask(seq_length, steps, dtype=dtype))[:, :, None]
@@ -388,7 +388,7 @@ def dynamic_rnn(
 ) -> tuple[tf.Tensor, ...]:
     """An LSTM over a sequence (steps, batch, inputs): (y, h, c, i, j, f, o, tanh c), each (steps, batch, units).
 
-    w is (inputs + units, 4 * units) with gates i, j, f, o. Beyond its length a sequence keeps its state and gives
+    w is (inputs + units, 4 * units) with gates i, j, f, o. Past its length a sequence keeps its state and outputs
     zeros.
     """
     _refuse_dropout(keep_prob)
@@ -456,7 +456,7 @@ def dynamic_rnn_grad(
     forget_bias: float = 0.0,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
-    """The gradients of `dynamic_rnn` for those of its outputs and of its last state: (dw, db, dx, dh, dc)."""
+    """Gradients of `dynamic_rnn` from those of its outputs and last state: (dw, db, dx, dh, dc)."""
     _refuse_cell({"cell_type": (cell_type, "LSTM"), "direction": (direction, "UNIDIRECTIONAL")})
     with tf.name_scope(name or "DynamicRnnGrad"):
         x, w = tf.convert_to_tensor(x), tf.convert_to_tensor(w)
@@ -577,14 +577,14 @@ def dynamic_gru_v2_grad(
     reset_after: bool = True,
     name: str | None = None,
 ) -> tuple[tf.Tensor, ...]:
-    """The gradients of `dynamic_gru_v2`: (dw_input, dw_hidden, db_input, db_hidden, dx, dh)."""
+    """Gradients of `dynamic_gru_v2`: (dw_input, dw_hidden, db_input, db_hidden, dx, dh)."""
     _refuse_cell({"direction": (direction, "UNIDIRECTIONAL"), "reset_after": (reset_after, True)})
     with tf.name_scope(name or "DynamicGruV2Grad"):
         x, inner = tf.convert_to_tensor(x), tf.convert_to_tensor(weight_hidden)
         units = inner.shape[0]
         before = tf.concat([tf.reshape(init_h, [1, -1, units]), h[:-1]], axis=0)
         dh = tf.convert_to_tensor(dh)
-        # The gradient of h comes for every step, or only for the last one.
+        # The gradient of h is given for every step or only for the last one.
         given_h, last = (dh, tf.zeros_like(before[0])) if dh.shape.rank == 3 else (tf.zeros_like(dy), dh)
 
         def joined(z: tf.Tensor, r: tf.Tensor, n: tf.Tensor) -> tf.Tensor:

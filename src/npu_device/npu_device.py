@@ -1,4 +1,4 @@
-"""Names that scripts reach as `npu_device.npu_device.…`."""
+"""Names available as `npu_device.npu_device.…`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["dropout", "fast_gelu", "fused_layer_norm", "gelu", "prelu"]
 def dropout(
     x: Any, keep_prob: Any, noise_shape: Any = None, seed: int | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """Elements that stay with probability `keep_prob`, scaled up; the others become zero."""
+    """Dropout: keep elements with probability `keep_prob` and rescale them; zero the others."""
     if isinstance(keep_prob, (int, float)) and not 0 < keep_prob <= 1:
         raise ValueError(f"keep_prob must be above 0 and at most 1, not {keep_prob}")
     x = tf.convert_to_tensor(x)

@@ -1,4 +1,4 @@
-"""Functions of tensors that take Keras' symbolic tensors too."""
+"""Makes functions on tensors accept Keras' symbolic tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def takes_symbolic(function: F) -> F:
-    """A function that becomes a layer of the model where it is given symbolic tensors (a decorator)."""
+    """Decorator: on symbolic tensors the function becomes a layer of the model."""
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:

@@ -6,7 +6,7 @@
     network = paddle.jit.to_static(network)   # forward and backward pass run on the NPU
     print(paddle_npu.counts())                # calls on the NPU, calls that PaddlePaddle kept, and why
 
-What the engine cannot run stays with PaddlePaddle, with a warning that names every operator and the reason;
+Programs that the engine cannot run stay with PaddlePaddle, with a warning that names every operator and the reason;
 `paddle_npu.enable(strict=True)` raises instead.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m paddle_npu run script.py …`: a script with `paddle.set_device("npu")`, unchanged; `install`: for all."""
+"""`python -m paddle_npu run script.py …`: enables `paddle.set_device("npu")` in a script; `install`: in all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ran where: calls on the NPU, calls that PaddlePaddle ran itself, and the reasons."""
+"""Counts calls on the NPU and calls that PaddlePaddle ran itself, with reasons."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["STATE", "Counts", "counts", "reset_counts"]
 
 @dataclass
 class Counts:
-    """Programs on the NPU, programs that PaddlePaddle ran itself, and eager operators on the NPU; the reasons.
+    """Calls of programs on the NPU and with PaddlePaddle, of eager operators on the NPU, and the reasons.
 
-    `mixed` of the programs on the NPU have parts that PaddlePaddle ran.
+    `mixed` counts programs on the NPU with parts that PaddlePaddle ran.
     """
 
     npu: int = 0
@@ -28,7 +28,7 @@ class Counts:
 
 @dataclass
 class State:
-    """What the door remembers; one for the process, as the hook of PaddlePaddle is."""
+    """Process-wide state of the front door."""
 
     counts: Counts = field(default_factory=Counts)
     strict: bool = False
@@ -36,7 +36,7 @@ class State:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def refused(self, what: str, reason: str) -> None:
-        """Count a reason; warn the first time."""
+        """Count a reason; warn on its first occurrence."""
         if reason not in self.counts.reasons:
             warnings.warn(f"PaddlePaddle runs {what} itself: {reason}", stacklevel=3)
         self.counts.reasons[reason] += 1
@@ -51,5 +51,5 @@ def counts() -> Counts:
 
 
 def reset_counts() -> None:
-    """Count from zero."""
+    """Reset the counters."""
     STATE.counts = Counts()

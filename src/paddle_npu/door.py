@@ -21,11 +21,11 @@ from paddle_npu.sides import Side, compiled
 
 __all__ = ["disable", "enable", "explain"]
 
-_FAKE = "Fake_var"  # PaddlePaddle's name of a value that does not exist
+_FAKE = "Fake_var"  # PaddlePaddle's name of an absent value
 
 
 def enable(strict: bool = False) -> None:
-    """Run programs on the NPU from now on; with `strict`, what the engine refuses is an error."""
+    """Run programs on the NPU from now on; with `strict`, raise an error for programs that the engine rejects."""
     STATE.strict = strict
     PartialProgramLayer.HOOKED_RUN_IMPL = _hook
 
@@ -36,7 +36,7 @@ def disable() -> None:
 
 
 def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
-    """Call a function of `to_static` and tell where each operator of its last program runs, and why."""
+    """Call a `to_static` function and report where each operator of its last program runs, and why."""
     STATE.sides = []
     before = STATE.counts.reasons.copy()
     function(*arguments, **keywords)
@@ -55,7 +55,7 @@ def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
 
 @dataclass
 class _Step:
-    """The forward program of a call, and the backward one where gradients are needed."""
+    """The forward program of a call, and the backward one if gradients are needed."""
 
     forward: Side | Parts
     backward: Side | Parts | None
@@ -64,7 +64,7 @@ class _Step:
 
 
 def _side(program: Any, name: str, shapes: dict[str, Any], before: Side | Parts | None) -> Side | Parts:
-    """A program on the NPU, in part where the engine refuses some of it; `before` is the forward one."""
+    """A program on the NPU, partially if the engine rejects some of it; `before` is the forward one."""
     written = from_pir(program, name)
     constants = before.constants if before else {}
     try:
@@ -92,8 +92,8 @@ def _compile(layer: Any, tensors: dict[str, Any]) -> _Step:
     return _Step(forward, backward, names, list(runnable.out_stop_gradients))
 
 
-MOST_STEPS = 64  # of a layer
-# Compiled steps of each layer, by signature; None where the engine refused.
+MOST_STEPS = 64  # per layer
+# Compiled steps of each layer, by signature; None if the engine rejected it.
 _steps: weakref.WeakKeyDictionary[Any, Specialiser[Any, _Step | None]] = weakref.WeakKeyDictionary()
 
 
@@ -125,7 +125,7 @@ def _compiled_or_none(layer: Any, tensors: dict[str, Any]) -> _Step | None:
 
 
 class _Gradients(paddle.autograd.PyLayer):
-    """A forward call that remembers what the backward program reads."""
+    """Autograd node that saves the values read by the backward program."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Any) -> Any:
@@ -156,7 +156,7 @@ class _Call:
         outputs = [self.values[name] for name in names["fo"]]
         taken = {id(tensor) for tensor in self.tensors}
         for index, tensor in enumerate(outputs):
-            if id(tensor) in taken:  # an input or another output returned as it is
+            if id(tensor) in taken:  # an input, or the same tensor as another output
                 outputs[index] = paddle.assign(tensor)
             taken.add(id(tensor))
         for tensor, stops in zip(outputs, self.step.stop_gradients, strict=True):
@@ -164,7 +164,7 @@ class _Call:
         return outputs
 
     def gradients(self, gradients: Sequence[Any]) -> Any:
-        """Gradients by all tensors in their order, None by those that have none."""
+        """Gradients of all tensors in order, None for those without."""
         names, side, values = self.step.names, self.step.backward, self.values
         assert side is not None, "a call with gradients has a backward program"
         for name, output, gradient in zip(names["bo_g"], names["fo"], gradients, strict=True):
@@ -182,7 +182,7 @@ def _contiguous(tensor: Any) -> Any:
 
 
 def _hook(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
-    """`_run` for PaddlePaddle, which makes the exceptions of programs anew from one text."""
+    """`_run` for PaddlePaddle, which re-creates exceptions from a single string."""
     try:
         return _run(run, inputs, parameters, attrs)
     except GeError as error:
@@ -190,7 +190,7 @@ def _hook(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any
 
 
 def _run(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
-    """A call of a program on the engine, or PaddlePaddle's own where the engine refuses it."""
+    """Run a program on the engine, or with PaddlePaddle if the engine rejects it."""
     layer = run.__self__
     names = layer.program.program_name_attr
     labels, tensors = [*names["fx"], *names["fp"]], [*inputs, *parameters]

@@ -1,4 +1,4 @@
-"""Random numbers of a program, drawn by PaddlePaddle itself: the same numbers in the same order as without the NPU."""
+"""Random numbers of a program, drawn by PaddlePaddle in the same order as without the NPU."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ _DRAWS: dict[str, Callable[[Draw], Any]] = {
 
 
 def drawn(draw: Draw) -> Any:
-    """The numbers of a draw, as a tensor."""
+    """Draw the numbers of a random operator as a tensor."""
     with paddle.no_grad():
         return _DRAWS[draw.operation.type](draw)

@@ -1,4 +1,4 @@
-"""Programs of the device's eager kernels: one for each operator, its attributes and the shapes it is called with."""
+"""Programs of the device's eager kernels, one per operator, attributes and input shapes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Run = Callable[[Sequence[int], Sequence[int]], Any]
 
 @dataclass(frozen=True)
 class _Signature:
-    """A call of a kernel: absent inputs and results that nobody wants have the number 0."""
+    """A call of a kernel; absent inputs and unused results have the number 0."""
 
     name: str
     inputs: list[Port]
@@ -55,7 +55,7 @@ class _Signature:
 
     @classmethod
     def read(cls, key: str) -> _Signature:
-        """From the text of `device.cc`: `name;i11,2,3;…;a<attribute>;…;o11,2,3;`."""
+        """Parse the text of `device.cc`: `name;i11,2,3;…;a<attribute>;…;o11,2,3;`."""
         name, *parts = key.rstrip(";").split(";")
         numbers = itertools.count(1)
         inputs, outputs = ([_port(p, numbers) for p in parts if p[0] == kind] for kind in "io")
@@ -74,7 +74,7 @@ def _port(part: str, numbers: Iterator[int]) -> Port:
 
 
 def program(key: str) -> Run:
-    """The program of a kernel's call; what the engine refuses runs on PaddlePaddle's CPU kernel, with a warning."""
+    """The program of a kernel call; falls back to PaddlePaddle's CPU kernel, with a warning."""
     signature = _Signature.read(key)
     try:
         return _on_engine(signature)
@@ -137,7 +137,7 @@ def _on_paddle(signature: _Signature) -> Run:
 
 
 def _tensor(port: Port, address: int) -> Any:
-    """A copy of a tensor of the device, for PaddlePaddle's CPU kernels."""
+    """Copy a device tensor for PaddlePaddle's CPU kernels."""
     made = paddle.empty(list(port.shape), port.dtype, device="cpu")
     if address:
         ctypes.memmove(made.data_ptr(), address, made.numel().item() * made.element_size())

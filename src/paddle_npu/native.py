@@ -25,7 +25,7 @@ def _package() -> Path:
 
 
 def library() -> Path:
-    """The path of the library; builds it the first time for a version of PaddlePaddle (about ten seconds)."""
+    """The path of the library; builds it once per version of PaddlePaddle (about ten seconds)."""
     framework = f"paddle-{importlib.metadata.version('paddlepaddle')}"
     package = _package()
     flags = ["-O2", "-Wall", "-Wextra", "-isystem", str(package / "include")]
@@ -34,7 +34,7 @@ def library() -> Path:
 
 
 def announce() -> None:
-    """Have PaddlePaddle, which is not imported yet, find the device; devices that the user names come first."""
+    """Make PaddlePaddle find the device when it is imported; devices named by the user come first."""
     if "paddle" in sys.modules or _installed().is_file() or os.environ.get(_ROOT):
         return
     try:
@@ -48,7 +48,7 @@ def _installed() -> Path:
 
 
 def install() -> Path:
-    """Put the device where every `import paddle` finds it; the path."""
+    """Install the device where every `import paddle` finds it; returns the path."""
     target = _installed()
     target.parent.mkdir(exist_ok=True)
     shutil.copyfile(library(), target)

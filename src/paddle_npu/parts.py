@@ -1,9 +1,9 @@
-"""Programs that are only in part for the NPU: stages that the engine and PaddlePaddle run in turns.
+"""Mixed programs: stages that the engine and PaddlePaddle run alternately.
 
-1. PaddlePaddle runs the operators that the engine refuses, and those behind them whose sizes only the run knows.
-2. Stages are assigned by `ge.hybrid`; an operator that writes over an operand comes after everything that read it.
+1. PaddlePaddle runs the operators that the engine rejects, and their consumers with data-dependent sizes.
+2. `ge.hybrid` assigns the stages; an operator that overwrites an operand follows all its readers.
 3. The gradient of an operator reads that operator's further results (statistics, masks) on the side that made them.
-4. A program that cannot be divided by these rules stays with PaddlePaddle as a whole.
+4. A program that cannot be divided by these rules stays entirely with PaddlePaddle.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _label(number: int) -> str:
 
 
 class HostPart:
-    """Operators that PaddlePaddle runs: a program of their own in its executor."""
+    """Operators that PaddlePaddle runs as a separate program in its executor."""
 
     def __init__(self, operations: list[dict[str, Any]], inputs: list[str], outputs: list[str]) -> None:
         self.inputs, self.outputs = inputs, outputs
@@ -91,10 +91,10 @@ class HostPart:
 
 @dataclass
 class Parts:
-    """A divided program, as `Side` is a whole one."""
+    """A divided program; the counterpart of `Side`."""
 
     parts: list[Side | HostPart]
-    results: dict[str, str]  # outputs of the program, by the tensor that each is
+    results: dict[str, str]  # outputs of the program by tensor
     shapes: dict[str, tuple[int, ...]]
     updates: dict[str, str]
     constants: dict[str, np.ndarray]
@@ -105,7 +105,7 @@ class Parts:
 
     @property
     def models(self) -> list[Any]:
-        """The models that run."""
+        """The compiled models."""
         return [model for part in self.parts if isinstance(part, Side) for model in part.models]
 
     def run(self, values: dict[str, Any], place: Any) -> None:
@@ -127,7 +127,7 @@ class Parts:
 
 @dataclass(eq=False)
 class _Unit:
-    """An operator with the lists of tensors that it takes and gives, by the positions of all of these."""
+    """An operator with the lists of tensors that it reads and writes, by position."""
 
     operation: Operation
     positions: list[int]
@@ -136,7 +136,7 @@ class _Unit:
 
 
 def _captured(operation: Operation) -> list[int]:
-    """What an operation reads, its blocks included."""
+    """Operands of an operation, including those of its blocks."""
     found = [*operation.operands]
     for block in operation.blocks:
         own = {p.number for p in block.arguments}
@@ -152,7 +152,7 @@ def _renamed(operation: Operation, names: Mapping[int, int]) -> Operation:
 
 
 def _in_one_assignment(operations: Iterable[Operation]) -> list[Operation]:
-    """Operations that read the result of a write over an operand by the number of that result."""
+    """Rename operands so that readers of an in-place result refer to that result."""
     now: dict[int, int] = {}
     made = []
     for operation in operations:
@@ -259,7 +259,7 @@ class _Division:
         self.constants = self._known()
 
     def _settled(self, constants: Mapping[str, np.ndarray]) -> Converter:
-        """Convert with more and more operators on the host until nothing is refused; the last conversion."""
+        """Convert repeatedly, moving rejected operators to the host, until none is rejected."""
         while True:
             positions = {p for unit in self.host for p in unit.positions}
             trial = Converter(self.program, dict(self.shapes), constants, positions)
@@ -280,7 +280,7 @@ class _Division:
 
     @staticmethod
     def _keeps(maker: _Unit, number: int, unit: _Unit) -> bool:
-        """Whether a value is a further result of the operator whose gradient reads it."""
+        """True if a value is a further result of the operator whose gradient reads it."""
         return number in maker.results[1:] and _is_gradient(unit.operation, maker.operation.type)
 
     def _known(self) -> dict[int, np.ndarray]:
@@ -342,7 +342,7 @@ class _Division:
             raise self._refuse("a parameter is written twice")
 
     def _before(self, live: list[_Unit]) -> Any:
-        """What a unit waits for: its operands, and, where it writes over one, everything that reads that."""
+        """Dependencies of a unit: its operands, and all readers of an operand that it overwrites."""
         order = {unit: place for place, unit in enumerate(live)}
         readers: dict[int, list[_Unit]] = {}
         for unit in live:
@@ -467,7 +467,7 @@ def _fetch(name: str, column: int, number: int, result: int, form: Any) -> dict[
 
 
 def _renumbered(written: dict[str, Any], now: Operation, numbers: Mapping[int, int]) -> dict[str, Any]:
-    """An operation's written form with the numbers of a part."""
+    """The text of an operation with the numbering of a part."""
     operands = [{"%": numbers.get(n, n)} for n in now.operands]
     given = written["O"] if isinstance(written["O"], list) else [written["O"]]
     results = [{**o, "%": numbers.get(o["%"], o["%"])} for o in given]

@@ -19,20 +19,20 @@ __all__ = ["Written", "from_pir"]
 
 @dataclass(frozen=True)
 class Written:
-    """A program, and the text that PaddlePaddle wrote of it."""
+    """A program and PaddlePaddle's text of it."""
 
     program: Program
     text: str
 
     @cached_property
     def operations(self) -> list[dict[str, Any]]:
-        """The written form of each operation of the outermost block."""
+        """The text of each operation of the outermost block."""
         (region,) = json.loads(self.text)["program"]["regions"]
         return list(region["blocks"][0]["ops"])
 
 
 def from_pir(program: Any, name: str) -> Written:
-    """A program in memory. PaddlePaddle writes it; what its block takes by name is matched operand by operand."""
+    """Convert a program in memory from PaddlePaddle's text; named arguments are matched operand by operand."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.json"
         paddle.base.core.serialize_pir_program(program, str(path), 0, True, False, True)
@@ -42,7 +42,7 @@ def from_pir(program: Any, name: str) -> Written:
 
 
 def _arguments(block: Any, read_block: Block) -> dict[str, Port]:
-    """The named arguments of a block with the numbers that the written form has for them."""
+    """The named arguments of a block with their numbers in the text."""
     known = dict(block.kwargs())
     if not known:
         return {}

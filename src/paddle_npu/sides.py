@@ -1,4 +1,4 @@
-"""A program as a model: compiled for the shapes of its inputs, run on the tensors' own memory."""
+"""Compiles a program for the shapes of its inputs and runs it on the tensors' own memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["Side", "compiled"]
 
 @dataclass
 class Side:
-    """One program as a model: its inputs and outputs by name, and what the tensors of the outputs are like.
+    """A compiled program: its inputs and outputs by name, and the outputs' tensor types.
 
-    `updates` are the parameters that it writes, by the output that holds each; the output has the parameter's memory.
+    `updates` maps outputs to the parameters that they update in place.
     """
 
     model: Any
@@ -35,7 +35,7 @@ class Side:
 
     @property
     def models(self) -> list[Any]:
-        """The models that run."""
+        """The compiled models."""
         return [] if self.model is None else [self.model]
 
     @property

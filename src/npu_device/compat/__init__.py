@@ -8,7 +8,7 @@ __all__ = ["enable_v1", "v1"]
 
 
 def enable_v1() -> None:
-    """Have the sessions of `tf.compat.v1` run on the NPU."""
+    """Run the sessions of `tf.compat.v1` on the NPU."""
     from npu_bridge.compatibility import patch_sessions
 
     patch_sessions()

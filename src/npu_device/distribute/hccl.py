@@ -1,6 +1,6 @@
-"""Collectives of tensors and variables over `hccl`: exact for one process, over MPI for several.
+"""Collectives of tensors and variables over `hccl`; the identity for one process.
 
-RANK_SIZE and RANK_ID (or the launcher's own variables) say how many processes there are and which one this is.
+RANK_SIZE and RANK_ID (or the launcher's own variables) give the number of processes and this process's rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REDUCTIONS = ("mean", "sum", "max", "min", "prod")
 
 
 def all_reduce(values: Any, reduction: str = "mean", **without_effect: Any) -> Any:
-    """Tensors reduced over all processes: one, or a list of them (None entries stay).
+    """Reduce a tensor or a list of tensors over all processes; keeps None entries.
 
     >>> float(all_reduce([tf.constant(2.0), None])[0])
     2.0
@@ -34,7 +34,7 @@ def all_reduce(values: Any, reduction: str = "mean", **without_effect: Any) -> A
 
 
 def _reduced(value: Any, reduction: str) -> tf.Tensor:
-    tensor = tf.convert_to_tensor(value)  # sparse gradients become dense ones
+    tensor = tf.convert_to_tensor(value)  # sparse gradients become dense
     summed = "sum" if reduction == "mean" else reduction
     result = tf.numpy_function(lambda a: collectives.all_reduce(a, summed), [tensor], tensor.dtype)
     result.set_shape(tensor.shape)
@@ -42,7 +42,7 @@ def _reduced(value: Any, reduction: str) -> tf.Tensor:
 
 
 def broadcast(values: Any, root_rank: int = 0, **without_effect: Any) -> None:
-    """Give variables the values they have in one process."""
+    """Broadcast variables from one process."""
     size = get_rank_size()
     if not 0 <= root_rank < size:
         raise ValueError(f"root_rank must be between 0 and {size - 1}, not {root_rank}")
@@ -53,7 +53,7 @@ def broadcast(values: Any, root_rank: int = 0, **without_effect: Any) -> None:
 
 
 def shard_and_rebatch_dataset(dataset: tf.data.Dataset, global_batch: int) -> tuple[tf.data.Dataset, int]:
-    """This process's share of a dataset, and its share of the batch.
+    """Shard a dataset and divide its batch size by the number of processes.
 
     >>> shard_and_rebatch_dataset(tf.data.Dataset.range(4), 8)[1]
     8
@@ -67,7 +67,7 @@ def shard_and_rebatch_dataset(dataset: tf.data.Dataset, global_batch: int) -> tu
 def npu_distributed_keras_optimizer_wrapper(
     optimizer: Any, reduce_reduction: str = "mean", **without_effect: Any
 ) -> Any:
-    """A Keras optimizer that reduces gradients over all processes before it applies them."""
+    """Wrap a Keras optimizer to reduce gradients over all processes before applying them."""
     if reduce_reduction not in _REDUCTIONS:
         raise ValueError(f"reduction {reduce_reduction!r} is unknown: use one of {', '.join(_REDUCTIONS)}")
     if get_rank_size() == 1:

@@ -1,4 +1,4 @@
-"""What `from npu_device.compat.v1.npu_init import *` supplies: the names of `npu_bridge.npu_init`.
+"""The names of `from npu_device.compat.v1.npu_init import *`, those of `npu_bridge.npu_init`.
 
 `tf` has TensorFlow's version-1 names first. Unlike `npu_bridge`, this leaves version-2 behaviour on, and sessions run
 on the NPU only after `npu_device.compat.enable_v1()`.

@@ -1,4 +1,4 @@
-"""Dynamic loss scale for training in float16, with Keras 2 and Keras 3."""
+"""Dynamic loss scaling for float16 training, with Keras 2 and Keras 3."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def NpuLossScaleOptimizer(
     initial_scale: float | None = None,
     dynamic_growth_steps: int | None = None,
 ) -> Any:
-    """An optimizer that scales the loss up and the gradients down again, and leaves out steps that overflow.
+    """An optimizer that scales the loss, unscales the gradients, and skips steps that overflow.
 
-    A step without infinities or NaNs counts; after `dynamic_growth_steps` of them the scale doubles, after one with any
-    it halves. A fixed scale (dynamic=False) stays; Keras 2 then applies every step. `get_scaled_loss` and
-    `get_unscaled_gradients` serve training loops of your own.
+    The scale doubles after `dynamic_growth_steps` finite steps and halves after an overflow. A fixed scale
+    (dynamic=False) never changes; Keras 2 then applies every step. Use `get_scaled_loss` and `get_unscaled_gradients`
+    in custom training loops.
     """
     if not dynamic and initial_scale is None:
         raise ValueError("a fixed loss scale needs initial_scale")
@@ -45,15 +45,15 @@ def NpuLossScaleOptimizer(
     )
 
 
-_NEVER = 2**31 - 1  # as good as no growth at all
+_NEVER = 2**31 - 1  # effectively never grows
 
 
 def _scaled_class() -> type:
-    """Keras 3's class with the methods that Keras 2's had."""
+    """Keras 3's class with the methods of Keras 2's."""
     base: Any = tf.keras.optimizers.LossScaleOptimizer
 
     class ScaledOptimizer(base):
-        """Loss scale with `get_scaled_loss` and `get_unscaled_gradients`."""
+        """Keras 3's LossScaleOptimizer with `get_scaled_loss` and `get_unscaled_gradients`."""
 
         def __init__(self, inner_optimizer: Any, *, fixed: bool = False, **settings: Any) -> None:
             super().__init__(inner_optimizer, **settings)
@@ -66,7 +66,7 @@ def _scaled_class() -> type:
             super(base, self).build(var_list)
 
         def _make_scale(self) -> None:
-            """The scale is needed for the loss, before the first step tells the variables."""
+            """Create the scale, which the loss needs before the first step builds the variables."""
             if hasattr(self, "dynamic_scale"):
                 return
             constant = tf.keras.initializers.Constant
@@ -95,7 +95,7 @@ def _scaled_class() -> type:
             return [None if g is None else g / tf.cast(self.loss_scale, g.dtype) for g in grads]
 
         def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-            if self._unscaled_before:  # the scale is a power of two: nothing is lost on the way back
+            if self._unscaled_before:  # exact, since the scale is a power of two
                 self._unscaled_before = False
                 grads = [None if g is None else g * tf.cast(self.loss_scale, g.dtype) for g in grads]
             return super().apply(grads, trainable_variables)
