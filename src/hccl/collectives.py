@@ -1,7 +1,7 @@
-"""Collectives on NumPy arrays: exact for one process, over MPI or Gloo for several.
+"""Collectives on NumPy arrays over MPI or Gloo; the identity for one process.
 
-Before each collective the ranks compare what they are about to do: its name, the kind, type and shape. A rank that
-differs is an error in all of them, before any data are exchanged. `name` tells calls apart that are otherwise alike.
+Before each collective the ranks compare its name, kind, type and shape. A mismatch is an error on all ranks, before any
+data are exchanged. `name` distinguishes otherwise identical calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ REDUCTIONS = ("sum", "max", "min", "prod")
 def all_reduce(
     array: np.ndarray, reduction: str = "sum", group: str = WORLD, *, name: str = ""
 ) -> np.ndarray:
-    """The arrays of all ranks reduced into one.
+    """Reduce the arrays of all ranks.
 
     >>> all_reduce(np.arange(3)).tolist()
     [0, 1, 2]
@@ -46,7 +46,7 @@ def all_reduce(
 
 
 def all_gather(array: np.ndarray, group: str = WORLD, *, name: str = "") -> np.ndarray:
-    """The arrays of all ranks one after the other along the first axis, which may differ in length."""
+    """Concatenate the arrays of all ranks along the first axis, whose lengths may differ."""
     members = group_of(group)
     if members.size == 1:
         return np.array(array)
@@ -55,7 +55,7 @@ def all_gather(array: np.ndarray, group: str = WORLD, *, name: str = "") -> np.n
 
 
 def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD, *, name: str = "") -> np.ndarray:
-    """The root's array, on every rank."""
+    """Broadcast the root's array."""
     members = group_of(group)
     _check_place(root, members, "root")
     if members.size == 1:
@@ -67,7 +67,7 @@ def broadcast(array: np.ndarray, root: int = 0, group: str = WORLD, *, name: str
 def reduce_scatter(
     array: np.ndarray, reduction: str = "sum", group: str = WORLD, *, name: str = ""
 ) -> np.ndarray:
-    """This rank's share, along the first axis, of the reduced arrays."""
+    """Reduce the arrays of all ranks and return this rank's share along the first axis."""
     members = group_of(group)
     if array.shape[0] % members.size:
         raise HcclError(f"{array.shape[0]} rows cannot be shared evenly by {members.size} ranks")
@@ -77,7 +77,7 @@ def reduce_scatter(
 
 
 def all_to_all(arrays: Sequence[np.ndarray], group: str = WORLD, *, name: str = "") -> list[np.ndarray]:
-    """What every rank has for this one, from what this one has for each of them; lengths of the first axis may differ.
+    """Exchange one array with every rank; lengths of the first axis may differ.
 
     >>> all_to_all([np.arange(2)])[0].tolist()
     [0, 1]
@@ -94,7 +94,7 @@ def all_to_all(arrays: Sequence[np.ndarray], group: str = WORLD, *, name: str = 
 
 
 def send(array: np.ndarray, to: int, tag: int = 0, group: str = WORLD) -> None:
-    """Send an array to the rank at a place of the group."""
+    """Send an array to a rank of the group."""
     members = group_of(group)
     _check_place(to, members, "rank", but=members.rank)
     transport().send(np.asarray(array, order="C"), to, tag, members)
@@ -103,7 +103,7 @@ def send(array: np.ndarray, to: int, tag: int = 0, group: str = WORLD) -> None:
 def receive(
     shape: Sequence[int], dtype: np.dtype | type, source: int, tag: int = 0, group: str = WORLD
 ) -> np.ndarray:
-    """The array that the rank at a place of the group sends."""
+    """Receive an array from a rank of the group."""
     members = group_of(group)
     _check_place(source, members, "rank", but=members.rank)
     return transport().receive(np.empty(tuple(shape), dtype), source, tag, members)
@@ -119,7 +119,7 @@ def _check_place(place: int, members: Group, what: str, but: int | None = None) 
 
 
 def _compare(call: str, name: str, members: Group) -> None:
-    """Raise on every rank if they are about to do different things."""
+    """Raise on every rank if their calls differ."""
     text = f"{name}: {call}" if name else call
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     words = transport().gather_words(int.from_bytes(digest, "little", signed=True), members)
@@ -143,6 +143,6 @@ def _text(array: np.ndarray) -> str:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    """The transports have no 16-bit floats that NumPy shares: they are reduced in float32."""
+    """Widen 16-bit floats to float32 for the reduction, since transports lack NumPy's 16-bit types."""
     narrow = array.dtype.itemsize == 2 and array.dtype.kind not in "iu"
     return np.asarray(array, np.float32 if narrow else None, order="C")

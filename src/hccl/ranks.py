@@ -1,4 +1,4 @@
-"""Who this process is among its peers, and groups of them."""
+"""Ranks and groups of processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 WORLD = "hccl_world_group"
 
-# The launchers' names for the same facts, ours first.
+# Environment variables of the launchers, ours first.
 _SIZE = ("RANK_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
 _RANK = ("RANK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
 _LOCAL_SIZE = ("LOCAL_RANK_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE")
@@ -36,19 +36,19 @@ _PORT = 29500
 
 
 class HcclError(RuntimeError):
-    """A collective or a group that cannot be."""
+    """An invalid group or a failed collective."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of the world that communicate, in their order within the group."""
+    """World ranks that communicate, in group order."""
 
     name: str
     ranks: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return len(self.ranks)
 
     @property
@@ -92,13 +92,13 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """How many processes run on this machine."""
+    """Number of processes on this machine."""
     return _setting(_LOCAL_SIZE, group_of(WORLD).size)
 
 
 @functools.cache
 def _read_table(path: str) -> dict[int, str]:
-    """The servers of all ranks, from a rank table."""
+    """Read the servers of all ranks from a rank table."""
     try:
         servers = json.loads(Path(path).read_text())["server_list"]
         ranks = {int(d["rank_id"]): str(s["server_id"]) for s in servers for d in s["device"]}
@@ -118,23 +118,23 @@ def _table() -> dict[int, str]:
 
 
 def attempt() -> str:
-    """The number of times that torchrun has started the ranks anew; a part of the names that they meet under.
+    """Number of restarts by torchrun; part of the names under which ranks rendezvous.
 
-    Its store outlives the ranks, so names of an earlier attempt lead to ranks that are gone. Agents of several
-    machines count by themselves and do not agree.
+    Its store outlives the ranks, so names of an earlier attempt refer to dead ranks. The counts of agents on
+    different machines may differ.
     """
     alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if alone else "0"
 
 
 def master() -> tuple[str, int] | None:
-    """Where ranks meet: MASTER_ADDR, else the first rank's server in the rank table; None where neither says."""
+    """Rendezvous address: MASTER_ADDR, else the first rank's server in the rank table, else None."""
     address = os.environ.get("MASTER_ADDR") or _table().get(0)
     return (address, _setting(("MASTER_PORT",), _PORT)) if address else None
 
 
 def group_of(name: str) -> Group:
-    """A group by name; the world is always there."""
+    """A group by name; the world always exists."""
     if name == WORLD:
         size = _setting(_SIZE, len(_table() or (0,)))
         if _table() and size != len(_table()):
@@ -170,6 +170,6 @@ def create_group(name: str, rank_num: int, rank_ids: Sequence[int]) -> Group:
 
 
 def destroy_group(name: str) -> None:
-    """Forget a group."""
+    """Destroy a group."""
     group_of(name)
     _groups.pop(name, None)

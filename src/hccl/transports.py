@@ -1,4 +1,4 @@
-"""What carries collectives between processes: MPI where mpiexec started them, else Gloo, PyTorch's own."""
+"""Transports of collectives: MPI for processes started by mpiexec, else PyTorch's Gloo."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Transport", "transport"]
 
 _MPI_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _CONNECT_SECONDS, _EXECUTE_SECONDS = 120, 1800
-_REPORT_SECONDS = 5.0  # that a rank waits for the others to fail too, to name those that do not
+_REPORT_SECONDS = 5.0  # wait for other ranks to fail too, to name those that do not
 _POLL_SECONDS = 0.05
 
 
 def version() -> str:
-    """The version of TF Adapter, which all ranks must have."""
+    """The version of TF Adapter, which must be the same on all ranks."""
     try:
         return metadata.version("tf-adapter")
     except metadata.PackageNotFoundError:
@@ -41,19 +41,19 @@ class Transport(Protocol):
         """The arrays of all ranks."""
 
     def broadcast(self, array: np.ndarray, root: int, group: Group) -> np.ndarray:
-        """The root's array; `root` is a place in the group."""
+        """Broadcast; `root` is a position in the group."""
 
     def all_to_all(self, arrays: list[np.ndarray], group: Group) -> list[np.ndarray]:
-        """The array that each rank has for this one; `arrays` are those for each of them."""
+        """Exchange one array with every rank; `arrays` are those to send."""
 
     def send(self, array: np.ndarray, to: int, tag: int, group: Group) -> None:
-        """Send an array to a place in the group."""
+        """Send an array to a position in the group."""
 
     def receive(self, empty: np.ndarray, source: int, tag: int, group: Group) -> np.ndarray:
-        """The array that a place in the group sends; `empty` has its shape and type."""
+        """Receive an array from a position in the group; `empty` has its shape and type."""
 
     def gather_words(self, word: int, group: Group) -> list[int]:
-        """A number of 64 bits from every rank."""
+        """Gather a 64-bit number from every rank."""
 
 
 @cache
@@ -117,7 +117,7 @@ class Mpi:
 
 
 class Gloo:
-    """Over `torch.distributed`; a rank that is gone or late is an error that says so."""
+    """Over `torch.distributed`; errors name ranks that are gone or late."""
 
     def __init__(self) -> None:
         try:
@@ -130,11 +130,11 @@ class Gloo:
             ) from error
         self._torch, self._dist = torch, dist
         self._groups: dict[Group, Any] = {}
-        self._calls: dict[Group, int] = {}  # of each group, so that ranks know which call failed
+        self._calls: dict[Group, int] = {}  # number of calls per group, to identify the failed call
         world, (address, port) = group_of(WORLD), master() or ("", 0)
         seconds = _seconds("HCCL_CONNECT_TIMEOUT", _CONNECT_SECONDS)
         try:
-            # torchrun hosts the store itself, and starts the ranks anew after a failure.
+            # torchrun hosts the store itself, and restarts the ranks after a failure.
             hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             store = dist.TCPStore(
                 address,
@@ -165,7 +165,7 @@ class Gloo:
         self._compare_versions(world)
 
     def _compare_versions(self, world: Group) -> None:
-        """All ranks have written theirs before any of them has met the others."""
+        """Compare versions; every rank writes its version before the rendezvous."""
         theirs = {rank: self._store.get(f"version/{rank}").decode() for rank in world.ranks}
         if len(set(theirs.values())) > 1:
             raise HcclError(
@@ -199,7 +199,7 @@ class Gloo:
             ) from error
 
     def _absent(self, group: Group, number: int) -> str:
-        """Which ranks of a group have not failed in a call too: those that ended or hang."""
+        """The ranks of a group that did not report a failure of this call: dead or hanging ones."""
         mine = f"{group.name}/{number}"
         try:
             self._store.set(f"{mine}/{world_rank()}", "failed")
@@ -285,7 +285,7 @@ class Gloo:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The memory of an array: PyTorch does not have all of NumPy's types."""
+    """View an array as bytes, since PyTorch lacks some of NumPy's types."""
     return array.reshape(-1).view(np.uint8)
 
 

@@ -29,12 +29,12 @@ def create_group(group: str, rank_num: int, rank_ids: Sequence[int]) -> None:
 
 
 def destroy_group(group: str) -> None:
-    """Forget a group."""
+    """Destroy a group."""
     ranks.destroy_group(group)
 
 
 def get_rank_size(group: str = WORLD) -> int:
-    """How many ranks a group has."""
+    """Number of ranks of a group."""
     return ranks.group_of(group).size
 
 
@@ -50,7 +50,7 @@ def get_local_rank_id(group: str = WORLD) -> int:
 
 
 def get_local_rank_size(group: str = WORLD) -> int:
-    """How many ranks of the group are on this machine."""
+    """Number of the group's ranks on this machine."""
     return min(ranks.local_size(), ranks.group_of(group).size)
 
 

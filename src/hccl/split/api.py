@@ -1,5 +1,5 @@
-"""How gradients are bundled for the all-reduce. Ours reduces each gradient as it comes: the settings are checked
-and kept, and have no further effect.
+"""Bundling of gradients for the all-reduce. Each gradient is reduced as it arrives, so the settings are checked and
+stored but have no further effect.
 
 >>> set_split_strategy_by_idx([20, 100, 159])
 """

@@ -1,7 +1,7 @@
-"""TIK, the imperative kernel language: tensors in memory scopes, loops, masked vector instructions, moves of blocks.
+"""TIK, the imperative kernel language: tensors in memory scopes, loops, masked vector instructions, block moves.
 
-A program is recorded as the operator file runs and compiled to machine code, which does what the interpreter does:
-repeats in their order, blocks of 32 bytes, masks by lane. What has no machine code is interpreted.
+A program is recorded while the operator file runs and then compiled to machine code with the interpreter's semantics:
+repeats in order, blocks of 32 bytes, masks by lane. Programs that cannot be compiled are interpreted.
 
 >>> import numpy as np
 >>> t = Tik(Dprofile())

@@ -32,7 +32,7 @@ _collected: contextvars.ContextVar[list[Program] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def builds_of(found: list[Program]) -> Iterator[list[Program]]:
-    """Collect the programs that are built inside."""
+    """Collect the programs built inside this block."""
     token = _collected.set(found)
     try:
         yield found
@@ -41,13 +41,13 @@ def builds_of(found: list[Program]) -> Iterator[list[Program]]:
 
 
 class Dprofile:
-    """What a file asks about the core it is written for."""
+    """Properties of the core that operator files query."""
 
     def __init__(self, arch: str = "v100", version: str = "cloud") -> None:
         self.arch, self.version = arch, version
 
     def get_aicore_num(self) -> int:
-        """Cores; a program runs as one."""
+        """Number of cores: 1."""
         return 1
 
     def get_unified_buffer_size(self) -> int:
@@ -61,7 +61,7 @@ class Dprofile:
 
 @dataclass
 class Program:
-    """A finished program: what it takes and gives, and its statements."""
+    """A finished program: inputs, outputs and statements."""
 
     name: str
     inputs: list[Any]
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def native(self) -> NativeProgram | str:
-        """The machine code of the program, or why there is none and it is interpreted."""
+        """The machine code of the program, or the reason why it is interpreted."""
         if self._native is None:
             from tbe.tik.native import NativeProgram, NotNative
 
@@ -86,7 +86,7 @@ class Program:
     def run(self, *values: Any) -> list[np.ndarray]:
         """Run the program on arrays (numbers for InputScalars), in the order of `inputs`.
 
-        Where its machine code finds that a check does not hold, the interpreter says which rule is broken.
+        If a check fails in the machine code, the interpreter reports the violated rule.
         """
         if len(values) != len(self.inputs):
             raise TikError(f"{self.name} takes {len(self.inputs)} inputs, got {len(values)}")
@@ -97,7 +97,7 @@ class Program:
         return self.interpret(*values)
 
     def interpret(self, *values: Any) -> list[np.ndarray]:
-        """Run the program statement by statement, as the instructions define it."""
+        """Interpret the program statement by statement."""
         machine = Machine(self.memories)
         for port, value in zip(self.inputs, values, strict=True):
             if isinstance(port, Variable):
@@ -109,7 +109,7 @@ class Program:
 
 
 def _fits(port: Any, value: Any) -> bool:
-    """Whether a value is what a port takes."""
+    """True if a value matches a port."""
     if isinstance(port, Variable):
         return np.ndim(value) == 0
     array = np.asarray(value)
@@ -118,31 +118,31 @@ def _fits(port: Any, value: Any) -> bool:
 
 @dataclass
 class _Frame:
-    """A scope that is being recorded."""
+    """A scope being recorded."""
 
     body: list[Statement]
     allocated: list[Memory] = field(default_factory=list)
 
 
 class _Debugger:
-    """`tik_instance.tikdb`: runs the program that has been recorded."""
+    """`tik_instance.tikdb`: runs the recorded program."""
 
     def __init__(self, owner: Tik) -> None:
         self._owner = owner
 
     def start_debug(self, feed_dict: dict[str, Any], interactive: bool = False) -> list[np.ndarray]:
-        """The outputs for inputs by name."""
+        """Run on inputs by name; returns the outputs."""
         program = self._owner.program
         if program is None:
             raise TikError("start_debug comes after BuildCCE")
         return program.run(*(feed_dict[port.name] for port in program.inputs))
 
     def debug_print(self, *_: Any) -> None:
-        """Accepted: nothing is printed."""
+        """Has no effect: nothing is printed."""
 
 
 class Tik:
-    """Records what an operator file does; instructions are methods (`data_move`, `vec_add`, `vadd`, …)."""
+    """Records an operator file; instructions are methods (`data_move`, `vec_add`, `vadd`, …)."""
 
     def __init__(self, profile: Dprofile | None = None, disable_debug: bool = True, **_: Any) -> None:
         self.profile = self.d_profiling = profile or Dprofile()
@@ -164,7 +164,7 @@ class Tik:
         is_workspace: bool = False,
         **_: Any,
     ) -> tensors.Tensor:
-        """A tensor in a scope: `tik.scope_gm` for operands and results, `tik.scope_ubuf` for a core's own memory."""
+        """Allocate a tensor: `tik.scope_gm` for operands and results, `tik.scope_ubuf` for a core's own memory."""
         sides = tuple(shape) if isinstance(shape, list | tuple) else (shape,)
         if not all(isinstance(d, int | np.integer) and d > 0 for d in sides):
             raise TikError(f"the shape of a tensor has to be known and positive, not {shape}")
@@ -194,14 +194,14 @@ class Tik:
     def Scalar(
         self, dtype: str = "int64", name: str = "", init_value: Any = None, **_: Any
     ) -> tensors.Scalar:
-        """A number that the program computes."""
+        """A number computed by the program."""
         scalar = tensors.Scalar(self, dtype, name or self._fresh("scalar"))
         if init_value is not None:
             scalar.set_as(init_value)
         return scalar
 
     def InputScalar(self, dtype: str = "int64", name: str = "") -> tensors.Scalar:
-        """A number that the caller gives."""
+        """A number passed by the caller."""
         return tensors.Scalar(self, dtype, name or self._fresh("input"))
 
     def _fresh(self, kind: str) -> str:
@@ -240,7 +240,7 @@ class Tik:
         dtype: str = "int32",
         **_: Any,
     ) -> Iterator[Variable]:
-        """A loop. Threads and blocks are a matter of speed on other hardware; steps run one after another."""
+        """A loop. Iterations run sequentially; the numbers of threads and blocks have no effect."""
         step = Variable(dtype, name)
         loop = Loop(step, begint, endt, [], _line(3))
         self._add(loop)
@@ -249,7 +249,7 @@ class Tik:
 
     @contextlib.contextmanager
     def if_scope(self, condition: Any) -> Iterator[None]:
-        """What runs where a condition holds."""
+        """Statements that run if a condition holds."""
         branch = Branch([(condition, [])], _line(3))
         self._add(branch)
         with self._scope(branch.parts[0][1]):
@@ -257,7 +257,7 @@ class Tik:
 
     @contextlib.contextmanager
     def elif_scope(self, condition: Any) -> Iterator[None]:
-        """What runs where the conditions before do not hold and this one does."""
+        """Statements that run if this condition holds and the previous ones do not."""
         last = self._frames[-1].body[-1] if self._frames[-1].body else None
         if not isinstance(last, Branch) or last.closed:
             raise TikError("elif_scope and else_scope follow an if_scope")
@@ -268,7 +268,7 @@ class Tik:
 
     @contextlib.contextmanager
     def else_scope(self) -> Iterator[None]:
-        """What runs where no condition before holds."""
+        """Statements that run if no previous condition holds."""
         with self.elif_scope(True):
             yield
         last = self._frames[-1].body[-1]
@@ -286,7 +286,7 @@ class Tik:
         self._add(End("break"))
 
     def tik_continue(self) -> None:
-        """Go on with the next step."""
+        """Continue with the next iteration."""
         self._add(End("continue"))
 
     def tik_return(self) -> None:
@@ -294,7 +294,7 @@ class Tik:
         self._add(End("return"))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """An instruction by name."""
+        """Record an instruction."""
         instruction = INSTRUCTIONS.get(name)
         if instruction is None or name.startswith("_"):
             raise TikError(f"tik has no instruction {name!r} here; there are {', '.join(_similar(name))}")
@@ -329,12 +329,12 @@ class Tik:
 
 
 def _similar(name: str) -> list[str]:
-    """Instructions whose names are like one."""
+    """Instructions with similar names."""
     return difflib.get_close_matches(name, INSTRUCTIONS, 6, 0.4) or sorted(INSTRUCTIONS)[:6]
 
 
 def _line(depth: int = 2) -> str:
-    """The place in the operator file that a statement comes from."""
+    """Line of the operator file that a statement comes from."""
     frame = sys._getframe(depth)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
         ("tbe.tik", "contextlib")

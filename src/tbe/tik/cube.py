@@ -1,10 +1,10 @@
-"""The instructions of the cube unit: products and convolutions of tiles in L1, and their way out.
+"""Cube unit instructions: products and convolutions of tiles in L1, and moves of their results.
 
 Operands are in tiles: [K1, M, K0] and [K1, N, K0] for a product, [C1, H, W, C0] and [C1, Kh, Kw, Cout, C0] for a
 convolution, with 32 bytes in the last axis. Results are [N1, M, 16] in the output buffer of L1, M a multiple of 16;
-`fixpipe` drops the rows that were added for that. Sums of float16 are float32, sums of 8-bit integers int32.
+`fixpipe` drops the padding rows. Sums of float16 are float32, sums of 8-bit integers int32.
 `mmad` works one level below, on L0A [M1, K1, 16, K0], L0B [K1, N1, 16, K0] and L0C [N1, M1, 16, 16]
-(`tbe.tik.fractals` fills and empties these).
+(`tbe.tik.fractals` moves data into and out of these).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ QUANTISED = {
 
 
 def part(m: Machine, tensor: Any, shape: Sequence[int], scope: str, what: str) -> np.ndarray:
-    """The elements of an operand from its place on, in a shape; to read and to write."""
+    """A writable view of an operand's elements from its offset on, in a shape."""
     if not isinstance(tensor, Tensor):
         raise TikError(f"{what} has to be a tensor, not {tensor!r:.60}")
     if tensor.scope != scope:
@@ -61,14 +61,14 @@ def part(m: Machine, tensor: Any, shape: Sequence[int], scope: str, what: str) -
 
 
 def sums_of(a: Tensor, b: Tensor, dst: Tensor) -> str | None:
-    """The type in which products of two tensors are summed; float16 is a result in L0C only."""
+    """The accumulator type of a product of two tensors; float16 only in L0C."""
     wanted = SUMS.get((a.dtype, b.dtype))
     rounded = dst.scope == "local.L0C" and (wanted, dst.dtype) == ("float32", "float16")
     return wanted if wanted == dst.dtype or rounded else None
 
 
 def _checked_types(dst: Any, a: Any, b: Any) -> np.dtype:
-    """The type in which an instruction sums."""
+    """Check the types and return the accumulator type."""
     for tensor in (dst, a, b):
         if not isinstance(tensor, Tensor):
             raise TikError(f"a tensor is needed, not {tensor!r:.60}")
@@ -80,7 +80,7 @@ def _checked_types(dst: Any, a: Any, b: Any) -> np.dtype:
 
 
 def refuse_asked(options: Mapping[str, Any]) -> None:
-    """Refuse options that ask for something: none of these forms is provided."""
+    """Reject non-default options, which are not supported."""
     asked = [
         f"{k}={v!r:.40}" for k, v in options.items() if not (v is None or (isinstance(v, int) and not v))
     ]
@@ -89,14 +89,14 @@ def refuse_asked(options: Mapping[str, Any]) -> None:
 
 
 def rounded_up(number: int) -> int:
-    """The next multiple of a side of a tile."""
+    """Round up to a multiple of the tile size."""
     return -(-number // TILE) * TILE
 
 
 def _accumulate(
     into: np.ndarray, rows: int, product: np.ndarray, begin: Any, bias: np.ndarray | None
 ) -> None:
-    """Add a product (rows, columns) to a result [N1, M, 16], or begin with it. Rows beyond `rows` are nobody's."""
+    """Add a product (rows, columns) to a result [N1, M, 16], or overwrite it. Rows past `rows` are undefined."""
     tiles = np.zeros((into.shape[0] * TILE, rows), product.dtype)
     tiles[: product.shape[1]] = product.T
     tiles = tiles.reshape(into.shape[0], TILE, rows).transpose(0, 2, 1)
@@ -117,14 +117,14 @@ def _bias(m: Machine, bias: Any, count: int, dtype: np.dtype) -> np.ndarray | No
 
 
 def _product(x: np.ndarray, y: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A product with sums in a type. Those of 8-bit numbers are exact in double precision, which is the fast way."""
+    """A product with the given accumulator type. For 8-bit numbers double precision is exact and fastest."""
     wide = np.dtype(np.float64) if dtype.kind == "i" else dtype
     return (x.astype(wide) @ y.astype(wide)).astype(dtype)
 
 
 def matmul(machine: Machine, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, init_l1out: Any = True,
            bias: Any = None) -> None:  # fmt: skip
-    """dst = a b, or dst + a b where `init_l1out` is false; m, k and n are the sizes that count."""
+    """dst = a b, or dst + a b if `init_l1out` is false; m, k and n are the sizes without padding."""
     dtype = _checked_types(dst, a, b)
     rows, columns = (machine.whole(v, name, 1, 4096) for v, name in ((m, "m"), (n, "n")))
     inner = machine.whole(k, "k", 1, 32768 if DTYPES[a.dtype].size == 1 else 16384)
@@ -141,7 +141,7 @@ def matmul(machine: Machine, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, i
 
 def mmad(machine: Machine, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, is_bias: Any, fm_offset: Any = 0,
          en_weight_offset: Any = False, smask: Any = None, **others: Any) -> None:  # fmt: skip
-    """dst = a b, or dst + a b where `is_bias` is 1. A single row (m = 1) is k elements one after another."""
+    """dst = a b, or dst + a b if `is_bias` is 1. A single row (m = 1) is k contiguous elements."""
     dtype = _checked_types(dst, a, b)
     refuse_asked({"fm_offset": fm_offset, "en_weight_offset": en_weight_offset, "smask": smask, **others})
     rows, inner, columns = (machine.whole(v, name, 1, 4095) for v, name in ((m, "m"), (k, "k"), (n, "n")))

@@ -53,13 +53,13 @@ def _same_type(dst: Any, src: Any) -> str:
 
 def load2dv1(m: Machine, dst: Any, src: Any, index: Any, repeat_times: Any, src_stride: Any, sid: Any = 0,
              if_transpose: Any = False, addr_mode: Any = None) -> None:  # fmt: skip
-    """Fractals `index`, `index` + `src_stride`, … of the source, one after another, each transposed if so told."""
+    """Load fractals `index`, `index` + `src_stride`, … of the source contiguously, optionally transposing each."""
     load2dv2(m, dst, src, index, repeat_times, 0, src_stride, sid, if_transpose, addr_mode)
 
 
 def load2dv2(m: Machine, dst: Any, src: Any, index: Any, repeat_times: Any, dst_gap: Any, src_stride: Any,
              sid: Any = 0, if_transpose: Any = False, addr_mode: Any = None) -> None:  # fmt: skip
-    """As load2dv1, with `dst_gap` fractals left out between those written."""
+    """Like load2dv1, with gaps of `dst_gap` fractals in the destination."""
     dtype = _same_type(dst, src)
     if dst.scope not in LOADS.get(src.scope, ()):
         raise TikError(f"no fractals from {src.scope} to {dst.scope}")
@@ -85,14 +85,14 @@ def load2dv2(m: Machine, dst: Any, src: Any, index: Any, repeat_times: Any, dst_
 
 
 class Numbers(Protocol):
-    """Reads whole numbers: a machine, or what knows those of the file."""
+    """Evaluates integers: a machine, or the constants of the file."""
 
     def whole(self, value: Any, what: str, least: int, most: int) -> int:
-        """A whole number in a range."""
+        """Evaluate an integer and check its range."""
 
 
 class Window:
-    """Where the windows of a convolution over a picture begin, and what of the picture an element of them reads."""
+    """Geometry of a convolution's windows over a picture."""
 
     def __init__(self, m: Numbers, pad: Any, height: Any, width: Any, stride_w: Any, stride_h: Any, filter_w: Any,
                  filter_h: Any, dilation_w: Any, dilation_h: Any) -> None:  # fmt: skip
@@ -110,7 +110,7 @@ class Window:
         self.across = (padded[1] - reach[1]) // self.stride[1] + 1
 
     def corners(self, top: int, left: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The corners of `count` windows from one on, in rows of the result."""
+        """Corners of `count` consecutive windows, in row-major order of the result."""
         first = (left + self.left) // self.stride[1]
         shift = left + self.left - first * self.stride[1]
         column = np.arange(count) + first
@@ -121,7 +121,7 @@ class Window:
     def places(
         self, corners: tuple[np.ndarray, np.ndarray], element: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The pixels that an element (row, column) of the filter reads in these windows, and which are inside."""
+        """Pixels that a filter element (row, column) reads in these windows, and a mask of those inside."""
         y = corners[0] + element[0] * self.dilation[0]
         x = corners[1] + element[1] * self.dilation[1]
         inside = (y >= 0) & (y < self.height) & (x >= 0) & (x < self.width)
@@ -129,7 +129,7 @@ class Window:
 
 
 def _picture(m: Machine, src: Tensor, window: Window, block: int, scope: str) -> np.ndarray:
-    """The pixels of a block of channels."""
+    """The pixels of one channel block."""
     each = BLOCK // DTYPES[src.dtype].size
     size = window.height * window.width * each
     return part(m, src, ((block + 1) * size,), scope, "src")[block * size :].reshape(-1, each)
@@ -143,10 +143,10 @@ def load3dv1(m: Machine, dst: Any, src: Any, pad: Any, l1_h: Any, l1_w: Any, c1_
              fetch_filter_h: Any, left_top_w: Any, left_top_h: Any, stride_w: Any, stride_h: Any, filter_w: Any,
              filter_h: Any, dilation_filter_w: Any, dilation_filter_h: Any, jump_offset: Any, repeat_mode: Any,
              repeat_time: Any, _csize: Any = 0, pad_value: Any = None) -> None:  # fmt: skip
-    """Fractals of sixteen windows, one element of the filter each, every `jump_offset` fractals.
+    """Load fractals of sixteen windows and one filter element each, every `jump_offset` fractals.
 
-    From repeat to repeat the element goes on along the width, the height, then the blocks of channels
-    (`repeat_mode` 0), or the windows do by sixteen (1).
+    Each repeat advances the filter element along width, height, then channel blocks (`repeat_mode` 0), or advances by
+    sixteen windows (1).
     """
     dtype = _same_type(dst, src)
     if dst.scope not in ("local.L0A", "local.L0B", "local.UB"):
@@ -178,7 +178,7 @@ def load3dv2(m: Machine, dst: Any, src: Any, pad_list: Any, l1_height: Any, l1_w
              k_extension: Any, m_extension: Any, k_start_pt: Any, m_start_pt: Any, stride_w: Any, stride_h: Any,
              filter_w: Any, filter_h: Any, dilation_filter_w: Any, dilation_filter_h: Any, en_transpose: Any = False,
              en_small_k: Any = False, pad_value: Any = None) -> None:  # fmt: skip
-    """A part of the matrix windows by (C1, filter rows, filter columns, C0), as fractals [M1, K1, 16, C0]."""
+    """Load a part of the matrix windows x (C1, filter rows, filter columns, C0), as fractals [M1, K1, 16, C0]."""
     dtype = _same_type(dst, src)
     if dst.scope != "local.L0A":
         raise TikError(f"load3dv2 writes to L0A here, not {dst.scope}")
@@ -213,7 +213,7 @@ def load3dv2(m: Machine, dst: Any, src: Any, pad_list: Any, l1_height: Any, l1_w
 def col2img(m: Machine, dst: Any, src: Any, pad: Any, h: Any, w: Any, fetch_filter_w: Any, fetch_filter_h: Any,
             left_top_w: Any, left_top_h: Any, stride_w: Any, stride_h: Any, filter_w: Any, filter_h: Any,
             dilation_filter_w: Any, dilation_filter_h: Any, repeat_time: Any) -> None:  # fmt: skip
-    """Add fractals of sixteen windows to the pixels that load3dv1 reads them from; both are in the Unified Buffer."""
+    """Inverse of load3dv1: add fractals of sixteen windows to their pixels; both are in the Unified Buffer."""
     dtype = _same_type(dst, src)
     window = Window(
         m, pad, h, w, stride_w, stride_h, filter_w, filter_h, dilation_filter_w, dilation_filter_h
@@ -234,7 +234,7 @@ def col2img(m: Machine, dst: Any, src: Any, pad: Any, h: Any, w: Any, fetch_filt
 
 def move_out_of_l0c(m: Machine, dst: Tensor, src: Tensor, nburst: Any, burst: Any, src_stride: Any, dst_stride: Any,
                     factor: Any = None, relu: Any = False) -> None:  # fmt: skip
-    """`nburst` pieces of `burst` fractals; gaps are fractals in L0C and blocks of 32 bytes in the Unified Buffer."""
+    """Move `nburst` pieces of `burst` fractals; gaps are fractals in L0C and 32-byte blocks in the Unified Buffer."""
     into, source = (dst, src) if dst.scope == "local.UB" else (src, dst)
     if into.scope != "local.UB" or (source.dtype, into.dtype) not in OUT_OF_L0C:
         raise TikError(f"no way from {src.dtype} in {src.scope} to {dst.dtype} in {dst.scope}")
@@ -261,7 +261,7 @@ def move_out_of_l0c(m: Machine, dst: Tensor, src: Tensor, nburst: Any, burst: An
 def broadcast_ub_to_l0c(
     m: Machine, dst: Any, src: Any, nburst: Any, burst: Any, src_gap: Any, dst_gap: Any
 ) -> None:
-    """Sixteen elements become the sixteen rows of a fractal; gaps are blocks of 32 bytes and fractals."""
+    """Broadcast sixteen elements to the sixteen rows of a fractal; gaps count blocks of 32 bytes and fractals."""
     dtype = _same_type(dst, src)
     pieces, length = m.whole(nburst, "nburst", 1, 255), m.whole(burst, "burst", 1, 255)
     gaps = m.whole(src_gap, "src_gap", 0, 255), m.whole(dst_gap, "dst_gap", 0, 255)
@@ -273,6 +273,6 @@ def broadcast_ub_to_l0c(
 
 
 def _steps(pieces: int, length: int, gap: int) -> np.ndarray:
-    """Elements of pieces with gaps between them."""
+    """Indices of elements of pieces separated by gaps."""
     made: np.ndarray = np.arange(pieces)[:, None] * (length + gap) + np.arange(length)
     return made

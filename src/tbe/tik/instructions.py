@@ -1,9 +1,9 @@
-"""The instructions of TIK as they change a machine's memories.
+"""The semantics of TIK's instructions on a machine's memories.
 
 Vector instructions work in repeats of 256 bytes: eight blocks of 32 bytes. Lane L of repeat r of an operand is element
 L % n of block L // n (n elements a block), `block stride` blocks after the one before, `repeat stride` blocks from
-repeat to repeat. A mask chooses lanes. Repeats run in their order: where one reads what an earlier one wrote, it reads
-the new value.
+repeat to repeat. A mask selects lanes. Repeats run in order, so a repeat reads values written
+by earlier ones.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BLOCK, REPEAT = 32, 256
 MOST_REPEATS, MOST_STRIDE = 255, 65535
 LOCAL = ("local.UB",)
 
-Operand = tuple[Tensor, Any, Any]  # a tensor with its block stride and its repeat stride
+Operand = tuple[Tensor, Any, Any]  # tensor, block stride, repeat stride
 
 
 # -- places ----------------------------------------------------------------------------------------------------
 
 
 def _lanes(m: Machine, mask: Any, width: int) -> np.ndarray:
-    """The lanes that a mask chooses: the first ones, or those of the bits in [high, low]."""
+    """Lanes selected by a mask: the first ones, or the bits in [high, low]."""
     if isinstance(mask, list | tuple):
         if len(mask) != 2:
             raise TikError(f"a mask of bits is [high, low], not {mask}")
@@ -46,12 +46,12 @@ def _lanes(m: Machine, mask: Any, width: int) -> np.ndarray:
 
 
 def _width(*dtypes: str) -> int:
-    """The lanes of a repeat, which the widest type decides."""
+    """Lanes per repeat, determined by the widest type."""
     return REPEAT // max(DTYPES[d].size for d in dtypes)
 
 
 def _places(m: Machine, operand: Operand, lanes: np.ndarray, repeats: int, what: str) -> np.ndarray:
-    """The elements of an operand, repeats by lanes."""
+    """Element indices of an operand: repeats x lanes."""
     tensor, block_stride, repeat_stride = operand
     if tensor.scope not in LOCAL:
         raise TikError(
@@ -102,7 +102,7 @@ def _apply(
     function: Function,
     reads_dst: bool = False,
 ) -> None:
-    """dst = function(sources) lane by lane; with reads_dst the old value is the first argument."""
+    """dst = function(sources) per lane; with reads_dst the old value is the first argument."""
     repeats = m.whole(repeat, "repeat_times", 0, MOST_REPEATS)
     lanes = _lanes(m, mask, _width(dst[0].dtype, *(s[0].dtype for s in sources)))
     into = _places(m, dst, lanes, repeats, "dst")
@@ -122,7 +122,7 @@ def _apply(
 def _in_order(
     dst: Tensor, into: np.ndarray, sources: Sequence[Operand], places: Sequence[np.ndarray]
 ) -> bool:
-    """Whether a repeat may read or write what an earlier one wrote."""
+    """True if a repeat may read or overwrite results of earlier ones."""
     if len(np.unique(into)) < into.size:
         return True
     for (tensor, _, _), place in zip(sources, places, strict=True):
@@ -193,7 +193,7 @@ def _vec_binary(name: str) -> Callable[..., None]:
 def counted(
     count_of: Callable[[], int], mask: Any, repeats: Any, mode: str, dtype: str
 ) -> list[tuple[Any, Any, int]]:
-    """Mask, repeats and first repeat of the parts of an instruction; a counter is whole repeats and a rest."""
+    """Split an instruction into (mask, repeats, first repeat); counter mode gives full repeats and a remainder."""
     if mode == "normal":
         return [(mask, repeats, 0)]
     if mode != "counter":
@@ -210,7 +210,7 @@ def _counted(m: Machine, mask: Any, repeats: Any, mode: str, dtype: str) -> list
 
 
 def ahead(tensor: Tensor, repeats: int, stride: Any) -> Tensor:
-    """A tensor from a later repeat on."""
+    """A tensor advanced by some repeats."""
     return tensor[repeats * stride * (BLOCK // DTYPES[tensor.dtype].size)] if repeats else tensor
 
 
@@ -275,7 +275,7 @@ def _unary_run(m: Machine, name: str, mask: Any, repeats: Any, dst: Operand, src
 
 
 def _precise(name: str) -> Callable[..., None]:
-    """The precise forms of functions: ours are precise anyway, the work tensor is not needed."""
+    """High-precision variants; the plain ones are precise already, so the work tensor is unused."""
 
     def run(m: Machine, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any,
             dst_rep_stride: Any, src_rep_stride: Any) -> None:  # fmt: skip
@@ -330,13 +330,13 @@ def vaxpy(m: Machine, mask: Any, dst: Any, src: Any, scalar: Any, repeat_times: 
 
 
 def vec_dup(m: Machine, mask: Any, dst: Any, scalar: Any, repeat_times: Any, dst_rep_stride: Any) -> None:
-    """One number in all lanes."""
+    """Fill all lanes with one number."""
     vector_dup(m, mask, dst, scalar, repeat_times, 1, dst_rep_stride)
 
 
 def vector_dup(m: Machine, mask: Any, dst: Any, scalar: Any, repeat_times: Any, dst_blk_stride: Any,
                dst_rep_stride: Any) -> None:  # fmt: skip
-    """One number in all lanes."""
+    """Fill all lanes with one number."""
     _tensors(dst)
     number = _with_scalar(m, dst, scalar)
     _apply(m, mask, repeat_times, (dst, dst_blk_stride, dst_rep_stride), [], lambda: number)
@@ -378,7 +378,7 @@ def _converted(x: np.ndarray, kind: np.dtype, mode: str, scale: Any) -> np.ndarr
 
 def vec_conv(m: Machine, mask: Any, round_mode: str, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any,
              src_rep_stride: Any, deqscale: Any = None, ldst_high_half: bool = False) -> None:  # fmt: skip
-    """Another type; floats to whole numbers round as told and stay in range."""
+    """Convert to another type; floats are rounded to integers as requested and saturate."""
     vconv(
         m,
         mask,
@@ -398,7 +398,7 @@ def vec_conv(m: Machine, mask: Any, round_mode: str, dst: Any, src: Any, repeat_
 def vconv(m: Machine, mask: Any, round_mode: str, dst: Any, src: Any, repeat_times: Any, dst_blk_stride: Any,
           src_blk_stride: Any, dst_rep_stride: Any, src_rep_stride: Any, deqscale: Any = None,
           ldst_high_half: bool = False) -> None:  # fmt: skip
-    """Another type; floats to whole numbers round as told and stay in range."""
+    """Convert to another type; floats are rounded to integers as requested and saturate."""
     _tensors(dst, src)
     if ldst_high_half:
         raise TikError("ldst_high_half is not provided")
@@ -423,7 +423,7 @@ _COMPARISONS: dict[str, Function] = {
 def _compare(name: str) -> Callable[..., None]:
     def run(m: Machine, dst: Any, src0: Any, src1: Any, repeat_times: Any, src0_rep_stride: Any,
             src1_rep_stride: Any) -> None:  # fmt: skip
-        """One bit a lane, the repeats' bits one after another."""
+        """Compare; one bit per lane, contiguous over the repeats."""
         _tensors(dst, src0, src1)
         _same_type(src0, src1)
         repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
@@ -441,9 +441,9 @@ def _compare(name: str) -> Callable[..., None]:
 
 def vec_sel(m: Machine, mask: Any, mode: Any, dst: Any, sel: Any, src0: Any, src1: Any, repeat_times: Any,
             dst_rep_stride: Any = 0, src0_rep_stride: Any = 0, src1_rep_stride: Any = 0) -> None:  # fmt: skip
-    """src0 where a bit of sel is 1, else src1.
+    """Select src0 if the bit of sel is 1, else src1.
 
-    Mode 0: the bits of one repeat serve all; 1: src1 is a number; 2: each repeat has its own bits.
+    Mode 0: all repeats share the bits; 1: src1 is a number; 2: each repeat has its own bits.
     """
     vsel(
         m,
@@ -466,7 +466,7 @@ def vec_sel(m: Machine, mask: Any, mode: Any, dst: Any, sel: Any, src0: Any, src
 def vsel(m: Machine, mask: Any, mode: Any, dst: Any, sel: Any, src0: Any, src1: Any, repeat_times: Any,
          dst_blk_stride: Any, src0_blk_stride: Any, src1_blk_stride: Any, dst_rep_stride: Any = 0,
          src0_rep_stride: Any = 0, src1_rep_stride: Any = 0) -> None:  # fmt: skip
-    """As vec_sel, with block strides."""
+    """Like vec_sel, with block strides."""
     _tensors(dst, sel, src0)
     kind, repeats = m.whole(mode, "mode", 0, 2), m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
     width = _width(dst.dtype)
@@ -503,7 +503,7 @@ def _write(m: Machine, dst: Tensor, places: np.ndarray, values: Any) -> None:
 
 
 def _total(x: np.ndarray, axis: int) -> np.ndarray:
-    """Sums by halves in the type itself, as the adder tree does."""
+    """Pairwise sums in the type itself, like the adder tree."""
     x = np.moveaxis(x, axis, -1)
     while x.shape[-1] > 1:
         if x.shape[-1] % 2:
@@ -514,7 +514,7 @@ def _total(x: np.ndarray, axis: int) -> np.ndarray:
 
 def vec_reduce_add(m: Machine, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any,
                    src_rep_stride: Any) -> None:  # fmt: skip
-    """The sum of all chosen lanes of all repeats."""
+    """Sum of all selected lanes of all repeats."""
     repeats = m.whole(repeat_times, "repeat_times", 1, 4095)
     rows = _total(_read(m, mask, src, repeats, 1, src_rep_stride), 1)
     _write(m, dst, np.asarray([0]), _total(rows, 0))
@@ -525,7 +525,7 @@ def _reduce_extreme(name: str) -> Callable[..., None]:
 
     def run(m: Machine, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any, src_rep_stride: Any,
             cal_index: bool = False) -> None:  # fmt: skip
-        """The extreme of all chosen lanes and, where asked for, its number behind it, as bits of the type."""
+        """Extremum of all selected lanes, optionally followed by its index, as bits of the type."""
         repeats = m.whole(repeat_times, "repeat_times", 1, 4095)
         x = _read(m, mask, src, repeats, 1, src_rep_stride)
         place = int(pick(x))
@@ -544,7 +544,7 @@ def _number_as_bits(number: int, dtype: np.dtype) -> Any:
 
 def vcadd(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
           src_rep_stride: Any) -> None:  # fmt: skip
-    """The sum of each repeat."""
+    """Sum of each repeat."""
     repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
     sums = _total(_read(m, mask, src, repeats, src_blk_stride, src_rep_stride), 1)
     _write(m, dst, np.arange(repeats) * m.whole(dst_rep_stride, "dst_rep_stride", 0, MOST_STRIDE), sums)
@@ -555,7 +555,7 @@ def _extreme(name: str) -> Callable[..., None]:
 
     def run(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
             src_rep_stride: Any) -> None:  # fmt: skip
-        """The extreme of each repeat and its lane, as bits of the type."""
+        """Extremum of each repeat and its lane, as bits of the type."""
         repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
         x = _read(m, mask, src, repeats, src_blk_stride, src_rep_stride)
         lanes = _lanes(m, mask, _width(src.dtype))
@@ -570,7 +570,7 @@ def _extreme(name: str) -> Callable[..., None]:
 def _by_block(name: str) -> Callable[..., None]:
     def run(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
             src_rep_stride: Any) -> None:  # fmt: skip
-        """One result for each of the eight blocks of a repeat."""
+        """Reduce each of the eight blocks of a repeat."""
         repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
         width = _width(src.dtype)
         lanes = _lanes(m, mask, width)
@@ -587,7 +587,7 @@ def _by_block(name: str) -> Callable[..., None]:
 
 def vcpadd(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_blk_stride: Any,
            src_rep_stride: Any) -> None:  # fmt: skip
-    """Sums of neighbours."""
+    """Sums of adjacent pairs."""
     repeats = m.whole(repeat_times, "repeat_times", 0, MOST_REPEATS)
     x = _read(m, mask, src, repeats, src_blk_stride, src_rep_stride)
     pairs = x[:, 0::2] + x[:, 1::2]
@@ -605,7 +605,7 @@ def vcpadd(m: Machine, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep
 
 def data_move(m: Machine, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any, src_stride: Any, dst_stride: Any,
               deqscale: Any = None, *_: Any, **__: Any) -> None:  # fmt: skip
-    """`nburst` pieces of `burst` blocks, `src_stride` and `dst_stride` blocks apart; out of L0C they are fractals."""
+    """Move `nburst` pieces of `burst` blocks `src_stride` and `dst_stride` blocks apart; from L0C in fractals."""
     _tensors(dst, src)
     if "local.L0C" in (dst.scope, src.scope):
         fractals.move_out_of_l0c(m, dst, src, nburst, burst, src_stride, dst_stride, deqscale)
@@ -633,7 +633,7 @@ def data_move(m: Machine, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any,
 def tensor_mov(m: Machine, dst: Any, src: Any, block_mode: Any, nburst: Any, burst: Any, dst_stride: Any,
                src_stride: Any, deqscale: Any = None, sid_store_mode: Any = 0, relu: Any = False,
                **others: Any) -> None:  # fmt: skip
-    """As data_move, with the strides the other way round; out of L0C in fractals (`block_mode` "m")."""
+    """Like data_move with swapped strides; from L0C in fractals (`block_mode` "m")."""
     _tensors(dst, src)
     refuse_asked(others)
     if "local.L0C" not in (dst.scope, src.scope):
@@ -659,7 +659,7 @@ def _move(m: Machine, dst: Tensor, src: Tensor, places: Sequence[np.ndarray]) ->
 def _inside(
     m: Machine, src: Tensor, source: np.ndarray, dst: Tensor, into: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Global tensors end within a block: the part of a last block beyond them is neither read nor written."""
+    """Clip the last block of a global tensor: the part past its end is neither read nor written."""
     keep = np.ones(len(source), bool)
     for tensor, places in ((src, source), (dst, into)):
         if tensor.scope == "global":
@@ -670,7 +670,7 @@ def _inside(
 
 def data_move_pad(m: Machine, dst: Any, src: Any, nburst: Any, burst: Any, dst_gap: Any = 0, src_gap: Any = 0,
                   *_: Any, **__: Any) -> None:  # fmt: skip
-    """`nburst` pieces of `burst` bytes; pieces in a core's memory begin at blocks."""
+    """Move `nburst` pieces of `burst` bytes; pieces in a core's memory are aligned to blocks."""
     _tensors(dst, src)
     _same_type(dst, src)
     size = DTYPES[dst.dtype].size
@@ -689,7 +689,7 @@ def data_move_pad(m: Machine, dst: Any, src: Any, nburst: Any, burst: Any, dst_g
 def vec_trans(
     m: Machine, dst: Any, src: Any, repeat_times: Any, dst_rep_stride: Any, src_rep_stride: Any
 ) -> None:
-    """Matrices of 16 x 16 elements of 16 bits, transposed."""
+    """Transpose matrices of 16 x 16 elements of 16 bits."""
     _tensors(dst, src)
     _same_type(dst, src)
     if DTYPES[src.dtype].size != 2:
@@ -707,7 +707,7 @@ def vec_trans(
 def vec_trans_scatter(m: Machine, dst_high_half: Any, src_high_half: Any, dst_list: Any, src_list: Any,
                       repeat_times: Any, dst_rep_stride: Any, src_rep_stride: Any, *_: Any,
                       **__: Any) -> None:  # fmt: skip
-    """Sixteen blocks of sixteen elements of 16 bits, transposed: element j of block i becomes element i of block j."""
+    """Transpose sixteen blocks of sixteen 16-bit elements: element j of block i becomes element i of block j."""
     for blocks in (dst_list, src_list):
         if not isinstance(blocks, list | tuple) or len(blocks) != 16:
             raise TikError("dst_list and src_list are lists of 16 tensors")
@@ -739,18 +739,18 @@ def _into_scalar(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 def scalar_conv(m: Machine, round_mode: str, dst: Any, src: Any) -> None:
-    """A scalar of another type."""
+    """Convert a scalar to another type."""
     value = np.asarray([m.number(src)])
     m.set(dst, _converted(value, numpy_dtype(dst.dtype), round_mode, None)[0].item())
 
 
 def set_atomic_add(m: Machine, data_type: Any) -> None:
-    """From now on moves to global memory add (a type or 1), or replace (0)."""
+    """Make moves to global memory add (a type or 1) or overwrite (0)."""
     m.atomic = data_type not in (0, None, "none")
 
 
 def _nothing(m: Machine, *_: Any, **__: Any) -> None:
-    """Accepted: a matter of speed on other hardware."""
+    """Has no effect here."""
 
 
 def _table() -> dict[str, Callable[..., None]]:
@@ -759,7 +759,7 @@ def _table() -> dict[str, Callable[..., None]]:
         made[f"vec_{name}"], made[f"v{name}"] = _vec_binary(name), _binary(name)
     for name in _UNARY:
         made[f"vec_{name}"], made[f"v{name}"] = _vec_unary(name), _unary(name)
-    for name in ("rec", "rsqrt", "ln"):  # not the approximations that the plain ones are elsewhere
+    for name in ("rec", "rsqrt", "ln"):  # exact, whereas other hardware approximates
         made[f"vec_{name}_high_preci"] = _precise(name)
     for name in _SCALAR:
         made[f"vec_{name}"], made[f"v{name}"] = _vec_scalar(name), _scalar(name)

@@ -1,4 +1,4 @@
-"""Interprets TIK programs: memories, scalars, control flow; instructions change the machine."""
+"""Interpreter of TIK programs: memories, scalars, control flow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tbe.tik.tensor import Memory, Tensor
 
 __all__ = ["Machine"]
 
-UNWRITTEN = 0xCD  # bytes of a core's memory before the first write: what they hold is nobody's business
+UNWRITTEN = 0xCD  # fill byte of uninitialised memory
 
 
 class _Ended(Exception):
-    """Control leaves a loop or the program."""
+    """Control flow leaves a loop or the program."""
 
 
 class Machine:
@@ -27,7 +27,7 @@ class Machine:
     def __init__(self, memories: Sequence[Memory]) -> None:
         self._bytes: dict[Memory, np.ndarray] = {}
         self._variables: dict[Variable, Any] = {}
-        self.atomic = False  # moves to global memory add to what is there
+        self.atomic = False  # moves to global memory accumulate
         for memory in memories:
             start = 0 if memory.scope == "global" else UNWRITTEN
             self._bytes[memory] = np.full(memory.nbytes, start, np.uint8)
@@ -37,15 +37,15 @@ class Machine:
     # -- values ---------------------------------------------------------------------------------------------
 
     def array(self, memory: Memory, dtype: str = "") -> np.ndarray:
-        """The elements of a memory, to read and to write."""
+        """A writable view of a memory's elements."""
         return self._bytes[memory].view(numpy_dtype(dtype or memory.dtype))
 
     def elements(self, tensor: Tensor) -> np.ndarray:
-        """All elements of the memory of a tensor, in the tensor's type."""
+        """All elements of a tensor's memory, in the tensor's type."""
         return self.array(tensor.memory, tensor.dtype)
 
     def fill(self, memory: Memory, value: np.ndarray, shape: Sequence[int]) -> None:
-        """Give a memory its elements."""
+        """Initialise a memory."""
         wanted = numpy_dtype(memory.dtype)
         if value.size != memory.size or value.dtype != wanted:
             raise TikError(
@@ -54,24 +54,24 @@ class Machine:
         self.array(memory)[:] = value.reshape(-1)
 
     def set(self, variable: Variable, value: Any) -> None:
-        """Give a scalar its value."""
+        """Assign a scalar."""
         self._variables[variable] = wrapped(value, variable.dtype)
 
     def number(self, value: Any) -> Any:
-        """The value of a number or an element now."""
+        """The current value of a number or element."""
         if isinstance(value, Tensor):
             return self._load(value)
         return evaluate(value, self._variables, self._load)
 
     def whole(self, value: Any, what: str, least: int, most: int) -> int:
-        """A whole number in a range."""
+        """Evaluate an integer and check its range."""
         found = self.number(value)
         if not isinstance(found, int | np.integer) or not least <= found <= most:
             raise TikError(f"{what} is {found}, not a whole number from {least} to {most}")
         return int(found)
 
     def offset(self, tensor: Tensor) -> int:
-        """The first element that a tensor names."""
+        """Index of the first element of a tensor."""
         return int(self.number(tensor.offset))
 
     def _load(self, tensor: Tensor) -> Any:

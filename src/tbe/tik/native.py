@@ -1,8 +1,8 @@
-"""TIK programs as machine code: loops and branches stay what they are, repeats become loops over vectors.
+"""Compiles TIK programs to machine code: loops and branches are kept, repeats become loops over vectors.
 
-The code checks what the interpreter checks, in a simpler way that never takes too much: where a check fails it says at
-which statement and ends, and the interpreter, which names the rule, has the last word. `NotNative` says which part of
-a program has no machine code; such programs are interpreted.
+The code performs the interpreter's checks conservatively: if one fails, it returns the statement, and the interpreter
+runs the program again and reports the rule. `NotNative` names the part of a program that cannot be compiled; such
+programs are interpreted.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ALIGNMENT = 64
 
 
 class NotNative(Exception):
-    """A program, or a part of one, for which there is no machine code."""
+    """A program, or a part of one, cannot be compiled."""
 
 
 class Writer:
-    """Writes the statements of a program; instructions are written by `tbe.tik.vectors`."""
+    """Generates code for statements; `tbe.tik.vectors` does for instructions."""
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
@@ -46,9 +46,9 @@ class Writer:
         self.arena = 0  # bytes
         self.status = Value("%status", "ptr", 1)
         self.atomic = self._slot("i64")
-        self._slots: dict[Variable, tuple[Value, Value]] = {}  # value, whether it has been set
-        self._set: set[Variable] = set()  # variables that surely have been
-        self._loops: list[tuple[str, str]] = []  # where `continue` and `break` go
+        self._slots: dict[Variable, tuple[Value, Value]] = {}  # value, and a flag that it has been set
+        self._set: set[Variable] = set()  # variables that are definitely set
+        self._loops: list[tuple[str, str]] = []  # labels of `continue` and `break`
         self.has_atomic = any(call.name == "set_atomic_add" for call in _calls(program.body))
         self._failures: dict[int, str] = {}
         self._statement = 0
@@ -56,7 +56,7 @@ class Writer:
     # -- the whole ------------------------------------------------------------------------------------------
 
     def text(self, symbol: str) -> str:
-        """The module that holds the program."""
+        """The LLVM module of the program."""
         b = self.b
         b.line(f"store i64 0, ptr {self.atomic.name}")
         self._place_memories()
@@ -81,7 +81,7 @@ class Writer:
         return self.b.emit(f"load ptr, ptr {slot.name}, align 8", "ptr", 1)
 
     def _place_memories(self) -> None:
-        """Give every memory an address: an argument, or a part of the arena, which is the last argument."""
+        """Assign an address to every memory: an argument, or a part of the arena, which is the last argument."""
         inputs, outputs = self.program.inputs, self.program.outputs
         count = len(inputs)
         results = {t.memory: self._argument(count + n) for n, t in enumerate(outputs)}
@@ -128,17 +128,17 @@ class Writer:
         return Value(name, "ptr", 1)
 
     def room(self, elem: str, count: int) -> Value:
-        """Memory of the function."""
+        """Allocate stack memory."""
         return self._slot(elem, count)
 
     # -- numbers --------------------------------------------------------------------------------------------
 
     def i64(self, value: int) -> Value:
-        """A whole number."""
+        """An integer constant."""
         return self.b.const("i64", 1, value)
 
     def number(self, value: Any) -> tuple[Value, str]:
-        """A number as a value with its kind: "i" (i64), "f" (double) or "b" (i1)."""
+        """Evaluate a number: a value with its kind, "i" (i64), "f" (double) or "b" (i1)."""
         if isinstance(value, Tensor):
             return self.element(value)
         if isinstance(value, Variable):
@@ -155,7 +155,7 @@ class Writer:
         return self.i64(int(plain)), "i"
 
     def whole(self, value: Any, least: int, most: int) -> Value:
-        """A whole number that has to be in a range."""
+        """Evaluate an integer and check its range."""
         found, kind = self.number(value)
         if kind == "f":
             raise NotNative("a number that is not whole where a whole one is needed")
@@ -205,7 +205,7 @@ class Writer:
         return self._slots[variable]
 
     def assign(self, variable: Variable, value: Value, kind: str) -> None:
-        """Give a variable its value, in its type."""
+        """Assign a variable, converting to its type."""
         slot, has = self._slot_of(variable)
         made = self.wrapped(value, kind, variable.dtype)
         self.b.line(f"store {made.ty} {made.name}, ptr {slot.name}, align 8")
@@ -214,7 +214,7 @@ class Writer:
         self._set.add(variable)
 
     def wrapped(self, value: Value, kind: str, dtype: str) -> Value:
-        """A number as a scalar of a type holds it: a double, or an i64."""
+        """Wrap a number to a scalar's type: a double, or an i64."""
         b, info = self.b, DTYPES[dtype]
         if info.is_float:
             x = self._as_float(value, kind)
@@ -228,7 +228,7 @@ class Writer:
         return b.convert("sext" if info.kind == "int" else "zext", narrow, "i64")
 
     def in_type(self, value: Any, dtype: str) -> Value:
-        """A number as registers hold an element of a type."""
+        """Convert a number to the register form of an element type."""
         found, kind = self.number(value)
         made = self.wrapped(found, kind, dtype)
         return convert.to_dtype(self.b, made, "float64" if made.elem == "double" else "int64", dtype)
@@ -290,30 +290,30 @@ class Writer:
     # -- memory ---------------------------------------------------------------------------------------------
 
     def count(self, tensor: Tensor) -> int:
-        """Elements of a tensor's memory, in the tensor's type."""
+        """Number of elements of a tensor's memory, in the tensor's type."""
         return tensor.memory.nbytes // DTYPES[tensor.dtype].size
 
     def start(self, tensor: Tensor) -> Value:
-        """The element that a tensor begins at."""
+        """Index of a tensor's first element."""
         return self.as_int(*self.number(tensor.offset))
 
     def address(self, tensor: Tensor, place: Value) -> Value:
-        """Where an element of a tensor's memory is."""
+        """Address of an element of a tensor's memory."""
         bits = DTYPES[tensor.dtype].size * 8
         return self.b.gep(f"i{bits}", self.places[tensor.memory], place)
 
     def load(self, address: Value, dtype: str, lanes: int = 1, mask: Value | None = None) -> Value:
-        """Elements as registers hold them."""
+        """Load elements in register form."""
         size = DTYPES[dtype].size
         raw = self.b.load(convert.memory_type(self.b, dtype), lanes, address, size, mask)
         return convert.from_memory(self.b, raw, dtype)
 
     def store(self, x: Value, address: Value, dtype: str, mask: Value | None = None) -> None:
-        """Write elements that are as registers hold them."""
+        """Store elements given in register form."""
         self.b.store(convert.to_memory(self.b, x, dtype), address, DTYPES[dtype].size, mask)
 
     def element(self, tensor: Tensor) -> tuple[Value, str]:
-        """One element as a number."""
+        """Load one element as a number."""
         dtype = tensor.dtype
         if dtype == "uint64":
             raise NotNative("an element of type uint64 as a number")
@@ -328,7 +328,7 @@ class Writer:
         return self.address(tensor, place)
 
     def copy(self, target: Value, source: Value, nbytes: Value) -> None:
-        """Copy bytes between places that do not overlap."""
+        """Copy bytes between disjoint ranges."""
         self._bytes(nbytes, lambda at, n: self._copy_piece(target, source, at, n))
 
     def _copy_piece(self, target: Value, source: Value, at: Value, lanes: int) -> None:
@@ -351,7 +351,7 @@ class Writer:
     # -- statements -----------------------------------------------------------------------------------------
 
     def require(self, condition: Value) -> None:
-        """End the program where a condition does not hold."""
+        """End the program if a condition does not hold."""
         if condition.name == "true":
             return
         label = self._failures.setdefault(self._statement, self.b.label("fail"))
@@ -360,7 +360,7 @@ class Writer:
         self.b.start_block(following)
 
     def times(self, count: Value, body: Callable[[Value], None], step: int = 1) -> None:
-        """Run code for 0, step, 2 · step, … below a count, which may be 0."""
+        """Generate a loop over 0, step, 2 · step, … below a count, which may be 0."""
 
         def turn(at: Value, _: list[Value]) -> Sequence[Value]:
             body(at)
@@ -377,7 +377,7 @@ class Writer:
             self.b.when(some, lambda: (self.b.loop(self.i64(0), count, step, [], turn), None)[1])
 
     def statements(self, body: Sequence[Statement]) -> None:
-        """Write statements one after another."""
+        """Generate code for statements."""
         from tbe.tik.vectors import INSTRUCTIONS
 
         for statement in body:
@@ -456,7 +456,7 @@ _INT_RELATIONS = {"<": "slt", "<=": "sle", ">": "sgt", ">=": "sge", "==": "eq", 
 
 
 def _all(body: Sequence[Statement]) -> Iterator[Statement]:
-    """Statements with those inside of them."""
+    """Statements, including nested ones."""
     for statement in body:
         yield statement
         if isinstance(statement, Loop):
@@ -471,7 +471,7 @@ def _calls(body: Sequence[Statement]) -> Iterator[Call]:
 
 
 def written(body: Sequence[Statement]) -> Iterator[Memory]:
-    """The memories that statements write."""
+    """Memories written by statements."""
     for statement in _all(body):
         if isinstance(statement, Store):
             yield statement.place.memory
@@ -485,7 +485,7 @@ def written(body: Sequence[Statement]) -> Iterator[Memory]:
 class MachineCode:
     """A function `void symbol(void** args, int64_t, int64_t)` of inputs, outputs, a status and an arena.
 
-    The status is 64 bits, 0 where every check held.
+    The status is 64 bits, 0 if all checks passed.
     """
 
     symbol: str
@@ -495,7 +495,7 @@ class MachineCode:
 
 
 def machine_code(program: Program, target: str = "host") -> MachineCode:
-    """Compile a program; raises NotNative with the reason where there is no machine code for it."""
+    """Compile a program; raises NotNative with the reason if that is impossible."""
     machine = machine_for(target)
     writer = Writer(program, machine)
     text = writer.text("@")
@@ -534,7 +534,7 @@ class NativeProgram:
         return (buffer, "uint8", (nbytes,), (1,), 0)
 
     def __call__(self, values: Sequence[Any]) -> list[np.ndarray] | None:
-        """The outputs; None where a check did not hold."""
+        """Run; returns the outputs, or None if a check failed."""
         given = [_as_bytes(p, v) for p, v in zip(self.inputs, values, strict=True)]
         made = [np.empty(t.memory.nbytes, np.uint8) for t in self.outputs]
         status = np.zeros(8, np.uint8)

@@ -14,7 +14,7 @@ __all__ = ["Assign", "Branch", "Call", "End", "Loop", "Statement", "Store"]
 
 @dataclass
 class Assign:
-    """A scalar gets a value."""
+    """Assign a scalar."""
 
     scalar: Variable
     value: Any
@@ -23,7 +23,7 @@ class Assign:
 
 @dataclass
 class Store:
-    """An element of a tensor gets a value."""
+    """Assign an element of a tensor."""
 
     place: Tensor
     value: Any
@@ -32,7 +32,7 @@ class Store:
 
 @dataclass
 class Loop:
-    """Statements for each number of a range."""
+    """A loop over a range."""
 
     step: Variable
     begin: Any
@@ -43,7 +43,7 @@ class Loop:
 
 @dataclass
 class Branch:
-    """The statements of the first condition that holds."""
+    """Run the statements of the first condition that holds."""
 
     parts: list[tuple[Any, list[Statement]]]
     line: str
@@ -52,7 +52,7 @@ class Branch:
 
 @dataclass
 class Call:
-    """An instruction with its arguments."""
+    """An instruction call."""
 
     name: str
     instruction: Callable[..., None]
@@ -62,7 +62,7 @@ class Call:
 
 @dataclass
 class End:
-    """Leave a loop, a step or the program."""
+    """Leave a loop, an iteration or the program."""
 
     how: str
 

@@ -1,4 +1,4 @@
-"""Tensors of a TIK program: memory in a scope, and places in it."""
+"""Tensors of a TIK program: memory in a scope, and views of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCOPES = (
     "scope_cc",
     "scope_ubuf_out",
 )
-# Bytes of the memories of one core; what a program keeps in one at a time must fit.
+# Sizes of a core's memories in bytes; the simultaneously live tensors must fit.
 CAPACITY = {
     "local.UB": 256 << 10,
     "local.L1": 1 << 20,
@@ -35,7 +35,7 @@ CAPACITY = {
 
 
 class Memory:
-    """What a tensor is allocated as."""
+    """The allocation of a tensor."""
 
     def __init__(
         self, name: str, dtype: str, size: int, scope: str, init: Any = None, workspace: bool = False
@@ -49,7 +49,7 @@ class Memory:
 
 
 class Tensor:
-    """A tensor, or the place in one from which an instruction reads or to which it writes."""
+    """A tensor, or an offset in one at which an instruction reads or writes."""
 
     def __init__(
         self, owner: Tik, memory: Memory, shape: tuple[int, ...], offset: Any = 0, dtype: str = ""
@@ -74,10 +74,10 @@ class Tensor:
         return math.prod(self._shape)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """A place: an index of each axis, or one of the flat tensor; slices begin there."""
+        """Offset by an index of each axis or a flat index; slices use their start."""
         places = index if isinstance(index, tuple) else (index,)
         places = tuple(_start(p) for p in places)
-        if len(places) == 1:  # of a tensor with several axes too, one index counts elements
+        if len(places) == 1:  # a single index counts elements, also for several axes
             offset: Any = places[0]
         elif len(places) <= len(self._shape):
             offset = 0
@@ -118,7 +118,7 @@ class Tensor:
             self.owner, self.memory, (*self._shape[:-1], last // new), self.offset * old // new, dtype
         )
 
-    # An element as a number of an expression.
+    # An element as a number in an expression.
     def element(self) -> Expression:
         """The element at this place."""
         return Expression("element", (self,), self.dtype)
@@ -142,12 +142,12 @@ def _start(index: Any) -> Any:
 
 
 class Scalar(Variable):
-    """A number with a name that instructions set."""
+    """A named number that instructions assign."""
 
     def __init__(self, owner: Tik, dtype: str, name: str) -> None:
         super().__init__(dtype, name)
         self.owner = owner
 
     def set_as(self, value: Any) -> None:
-        """Give the scalar a value: a number, an expression or an element of a tensor."""
+        """Assign a number, an expression or an element of a tensor."""
         self.owner.assign(self, value)

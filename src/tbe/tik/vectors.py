@@ -1,7 +1,7 @@
-"""The instructions of TIK as machine code, beside `tbe.tik.instructions`, which says what they do.
+"""Generates machine code for TIK's instructions; `tbe.tik.instructions` defines their semantics.
 
-A repeat is written in groups of lanes that follow one another in every operand. Where source and target share a memory,
-all groups of a repeat are read before the first is written, as the interpreter does.
+A repeat is processed in groups of lanes that are contiguous in every operand. If source and target share a memory, all
+groups of a repeat are read before the first is written, as in the interpreter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Function = Callable[[Writer, list[Value]], Value]
 
 @dataclass(frozen=True)
 class Lanes:
-    """The lanes that a mask chooses: known ones, the first `count`, or those of the bits in two words."""
+    """Lanes selected by a mask: constant ones, the first `count`, or the bits of two words."""
 
     width: int
     known: tuple[int, ...] | None = None
@@ -39,17 +39,17 @@ class Lanes:
 
     @property
     def prefix(self) -> bool:
-        """Whether they are the first ones."""
+        """True if they are a prefix."""
         return self.count is not None or self.known == tuple(range(len(self.known or ())))
 
     def last(self, w: Writer) -> Value:
-        """A lane that no chosen one is behind."""
+        """An upper bound of the selected lanes."""
         if self.known is not None:
             return w.i64(self.known[-1])
         return w.i64(self.width - 1) if self.count is None else w.b.op("sub", self.count, w.i64(1))
 
     def mask(self, w: Writer, first: int, size: int) -> Value | bool | None:
-        """Which lanes of a group are chosen: None for all, False for none."""
+        """Mask of the selected lanes of a group: None for all, False for none."""
         b = w.b
         if self.known is not None:
             chosen = [lane in self.known for lane in range(first, first + size)]
@@ -114,11 +114,11 @@ class Operand:
 
     @property
     def dense(self) -> bool:
-        """Whether the lanes of a repeat follow one another."""
+        """True if the lanes of a repeat are contiguous."""
         return self.blocks.name == "1"
 
     def _offset(self, lane: Value) -> Value:
-        """Elements from the first lane to another."""
+        """Offset of a lane in elements."""
         b, w = self.w.b, self.w
         if self.dense:
             return lane
@@ -130,19 +130,19 @@ class Operand:
                     b.op("and", lane, w.i64(self.each - 1)))  # fmt: skip
 
     def at(self, repeat: Value, lane: Value) -> Value:
-        """Where a lane of a repeat is."""
+        """Address of a lane of a repeat."""
         b = self.w.b
         row = b.op("mul", repeat, self.row_step) if repeat.name != "0" else repeat
         place = b.op("add", b.op("add", self.first, row), self._offset(lane))
         return self.w.address(self.tensor, place)
 
     def load(self, repeat: Value, lane: Value, size: int, mask: Value | None) -> Value:
-        """Lanes of a repeat."""
+        """Load lanes of a repeat."""
         return self.w.load(self.at(repeat, lane), self.dtype, size, mask)
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two numbers are the same whatever the variables are."""
+    """True if two numbers are equal for all values of the variables."""
     if isinstance(a, Variable) or isinstance(b, Variable):
         return a is b
     if isinstance(a, Expression) and isinstance(b, Expression):
@@ -152,7 +152,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _aside(dst: Operand, source: Operand) -> bool:
-    """Whether what is written to dst cannot be read later as part of the same repeat of a source."""
+    """True if writes to dst cannot affect later reads of a source in the same repeat."""
     if dst.tensor.memory is not source.tensor.memory:
         return True
     if dst.dtype != source.dtype or not _same(dst.tensor.offset, source.tensor.offset):
@@ -168,7 +168,7 @@ def _apply(
     w: Writer, mask: Any, repeat: Any, dst: tuple[Any, Any, Any], sources: Sequence[tuple[Any, Any, Any]],
     function: Function, reads_dst: bool = False,
 ) -> None:  # fmt: skip
-    """dst = function(sources) lane by lane; with reads_dst the old value is the first argument."""
+    """dst = function(sources) per lane; with reads_dst the old value is the first argument."""
     repeats = w.whole(repeat, 0, MOST_REPEATS)
     lanes = _lanes(w, mask, _width(dst[0].dtype, *(s[0].dtype for s in sources)))
     target = Operand(w, *dst, lanes, repeats)
@@ -204,7 +204,7 @@ def _apply(
 
 
 def _group(w: Writer, lanes: Lanes, operands: Sequence[Operand]) -> int:
-    """Lanes that are worked on at once: those of a block, or of a register where blocks follow one another."""
+    """Lanes per group: those of a block, or of a register if blocks are contiguous."""
     block = min(o.each for o in operands)
     if not all(o.dense for o in operands):
         return block
@@ -212,7 +212,7 @@ def _group(w: Writer, lanes: Lanes, operands: Sequence[Operand]) -> int:
 
 
 def _arithmetic(w: Writer, op: str, x: Value, y: Value, dtype: str) -> Value:
-    """One operation, rounded to the type."""
+    """An operation, rounded to the type."""
     if not DTYPES[dtype].is_float:
         if op == "div":
             raise NotNative("a division of whole numbers")
@@ -264,7 +264,7 @@ def _binary(name: str) -> Callable[..., None]:
 def _parts(
     mask: Any, repeats: Any, mode: str, dtype: str, operands: Sequence[Any]
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Mask, repeats and operands of the parts of an instruction, as the interpreter has them."""
+    """Split an instruction into (mask, repeats, operands) like the interpreter."""
     if mode != "normal" and not isinstance(mask, int):
         raise NotNative("the counter mode with a number that only the run knows")
     for part, times, at in counted(lambda: int(mask), mask, repeats, mode, dtype):
@@ -367,7 +367,7 @@ def _converted(w: Writer, x: Value, source: str, target: str, mode: str) -> Valu
 
 
 def _bits_place(w: Writer, tensor: Any, count: Value) -> Value:
-    """Where the bits of a tensor begin; `count` bytes of them have to be there."""
+    """Address of a tensor's bits; checks that there are `count` bytes."""
     size = DTYPES[tensor.dtype].size
     start = w.start(tensor)
     end = w.b.op("add", w.b.op("mul", start, w.i64(size)), count)
@@ -446,7 +446,7 @@ def _select(w: Writer, mask: Any, mode: Any, dst: Any, sel: Any, src0: Any, src1
 
 
 def _tree(w: Writer, values: list[Value], op: str, dtype: str) -> Value:
-    """Neighbours joined until one value is left."""
+    """Pairwise reduction to one value."""
     joined = []
     for x in values:
         while x.lanes > 1:
@@ -459,7 +459,7 @@ def _tree(w: Writer, values: list[Value], op: str, dtype: str) -> Value:
 
 
 def _row_sum(w: Writer, src: Operand, lanes: Lanes, r: Value) -> Value:
-    """The sum of the lanes of a repeat."""
+    """Sum of the lanes of a repeat."""
     if not lanes.prefix:
         raise NotNative("a sum of lanes that are not the first ones")
     size = _group(w, lanes, [src])
@@ -467,7 +467,7 @@ def _row_sum(w: Writer, src: Operand, lanes: Lanes, r: Value) -> Value:
     values = []
     for first in range(0, lanes.width, size):
         m = lanes.mask(w, first, size)
-        if isinstance(m, bool):  # no lane of these
+        if isinstance(m, bool):  # no lane selected
             values.append(zero)
             continue
         x = src.load(r, w.i64(first), size, m)
@@ -476,7 +476,7 @@ def _row_sum(w: Writer, src: Operand, lanes: Lanes, r: Value) -> Value:
 
 
 def _results(w: Writer, dst: Any, count: Value, step: Value, each: int) -> Callable[[Value, int], Value]:
-    """Where the results of repeats go: `each` elements at every `step`-th element."""
+    """Destination of the repeats' results: `each` elements every `step` elements."""
     start = w.start(dst)
     last = w.b.op("add", w.b.op("mul", w.b.op("sub", count, w.i64(1)), step), w.i64(each))
     w.require(w.b.icmp("sge", start, w.i64(0)))
@@ -505,7 +505,7 @@ def _sums(w: Writer, mask: Any, dst: Any, src: Any, repeat_times: Any, dst_rep_s
 
 def _sum_of_all(w: Writer, mask: Any, dst: Any, src: Any, work_tensor: Any, repeat_times: Any,
                 src_rep_stride: Any) -> None:  # fmt: skip
-    """The sum of all repeats: of each, then of neighbours among them."""
+    """Sum of all repeats: first of each, then pairwise among them."""
     b, repeats, dtype = w.b, w.whole(repeat_times, 1, 4095), _same_types(dst, src)
     lanes = _lanes(w, mask, _width(dtype))
     source = Operand(w, src, 1, src_rep_stride, lanes, repeats)
@@ -535,7 +535,7 @@ def _sum_of_all(w: Writer, mask: Any, dst: Any, src: Any, work_tensor: Any, repe
 
 
 def _better(w: Writer, name: str, x: Value, best: Value, dtype: str) -> Value:
-    """Whether a value takes the place of the extreme so far; NaN is one."""
+    """True if a value replaces the current extremum; NaN always does."""
     b, relation = w.b, "gt" if name == "max" else "lt"
     if not DTYPES[dtype].is_float:
         return integers.apply_binary(b, relation, x, best, DTYPES[dtype])
@@ -546,7 +546,7 @@ def _better(w: Writer, name: str, x: Value, best: Value, dtype: str) -> Value:
 def _best_lane(
     w: Writer, name: str, src: Operand, lanes: Lanes, r: Value, before: list[Value]
 ) -> list[Value]:
-    """The extreme of a repeat and its number, beginning with those before it ([] for none)."""
+    """Extremum of a repeat and its index, starting from the previous ones ([] for none)."""
     if not lanes.prefix:
         raise NotNative("an extreme of lanes that are not the first ones")
     b = w.b
@@ -655,7 +655,7 @@ def _data_move(w: Writer, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any,
         count = whole
         for tensor, place, limit in zip((src, dst), places, limits, strict=True):
             left = b.op("sub", w.i64(limit), place)
-            if tensor.scope == "global":  # a last block may reach beyond the tensor
+            if tensor.scope == "global":  # the last block may extend past the tensor
                 rounded = b.op("and", b.op("add", left, w.i64(each - 1)), w.i64(-each))
                 w.require(b.icmp("sle", whole, rounded))
                 count = b.intrinsic("smin", count, left)
@@ -725,7 +725,7 @@ def _into_scalar(kind: str) -> Callable[..., None]:
 
 
 def _nothing(w: Writer, **_: Any) -> None:
-    """A matter of speed on other hardware."""
+    """Has no effect here."""
 
 
 def _table() -> dict[str, Callable[..., None]]:

@@ -1,1 +1,1 @@
-"""ONNX models into GE graphs."""
+"""Parses ONNX models into GE graphs."""

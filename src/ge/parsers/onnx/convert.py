@@ -1,4 +1,4 @@
-"""Converting ONNX nodes: names to values, attributes to Python, each node by its plugin or function body."""
+"""Converts ONNX nodes: names to values, attributes to Python, each node by its plugin or function body."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ge.parsers.onnx.scan import MAX_DEPTH, MAX_NAMES, schema_of
 
 __all__ = ["FAILED", "LATER", "Binding", "Converter", "Failed", "Maps", "Scope", "Sequence_"]
 
-# What a plugin stumbles over when a node is not what its operator allows.
+# Exceptions of plugins on malformed nodes.
 _MALFORMED = (
     ArithmeticError,
     AssertionError,
@@ -44,7 +44,7 @@ _MALFORMED = (
 
 
 class Failed:
-    """Stands for a value that could not be made; what needs it is not reported again."""
+    """Placeholder for a value that could not be created; its consumers are not reported again."""
 
 
 FAILED = Failed()
@@ -57,20 +57,20 @@ Refused = dict[tuple[str, str, str], list[str]]  # operator, reason, remedy -> n
 
 @dataclass
 class Scope:
-    """Names in force in a graph or a function body."""
+    """Names visible in a graph or a function body."""
 
     builder: GraphBuilder
     versions: Mapping[str, int]
     values: dict[str, Binding] = field(default_factory=dict)
-    pending: dict[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # initializers not yet used
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # what a function was called with
+    pending: dict[str, Callable[[], np.ndarray]] = field(default_factory=dict)  # unused initializers
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # attributes of a function's call
     parent: Scope | None = None
     calls: tuple[str, ...] = ()  # functions being expanded, outermost first
     path: str = ""  # names of the calling nodes, "outer/inner/"
-    variables: frozenset[str] = frozenset()  # what a Gradient differentiates by: not folded
+    variables: frozenset[str] = frozenset()  # a Gradient differentiates with respect to these: not folded
 
     def find(self, name: str) -> Binding:
-        """The value of a name, from this scope or an outer one."""
+        """Look up a name in this scope or an outer one."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -85,28 +85,28 @@ class Scope:
         raise GeError("E10016", f"nothing is named {name}")
 
     def names(self) -> set[str]:
-        """All names in force."""
+        """All visible names."""
         own = self.values.keys() | self.pending.keys()
         return own | self.parent.names() if self.parent is not None else set(own)
 
 
 class Converter:
-    """Emits the nodes of a model, collecting all that cannot be mapped."""
+    """Emits the nodes of a model, collecting all unmapped ones."""
 
     def __init__(self, file: ModelFile, in_stages: bool = False) -> None:
         self.file = file
         self.refused: Refused = {}
-        self.needed: set[ir.Value] = set()  # computed values that decide shapes
-        self.hopeful = False  # whether a node was refused that a later stage could take
-        self.lasting = False  # whether one was that none could
-        self.in_stages = in_stages  # nodes that have to wait for a later stage are collected, not refused
+        self.needed: set[ir.Value] = set()  # computed values that determine shapes
+        self.hopeful = False  # True if a rejected node could run in a later stage
+        self.lasting = False  # True if a rejected node could run in no stage
+        self.in_stages = in_stages  # collect nodes for a later stage instead of rejecting them
         self.later: list[onnx.NodeProto] = []
-        self.waiting: Refused = {}  # why they wait
+        self.waiting: Refused = {}  # reasons for a later stage
 
     # -- graphs ---------------------------------------------------------------------------------------------
 
     def graph(self, graph: onnx.GraphProto, scope: Scope, where: str) -> list[Binding]:
-        """Emit a graph whose inputs are bound in the scope; the bindings of its outputs."""
+        """Emit a graph whose inputs are bound in the scope; returns the bindings of its outputs."""
         scope.variables = frozenset(
             name.decode()
             for node in graph.node
@@ -124,7 +124,7 @@ class Converter:
         return [scope.find(v.name) for v in graph.output]
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
-        """Emit nodes in an order that works."""
+        """Emit nodes in topological order."""
         make = self._staged if self.in_stages and scope.parent is None and not scope.calls else self.node
         for node in sorted_nodes(nodes, scope.names(), where):
             for name, value in zip(node.output, make(node, scope), strict=False):
@@ -134,7 +134,7 @@ class Converter:
     def body(
         self, graph: onnx.GraphProto, scope: Scope, builder: GraphBuilder, args: Sequence[Binding]
     ) -> list[Binding]:
-        """Emit a subgraph into a builder, its inputs bound to `args`; outer names are seen."""
+        """Emit a subgraph into a builder, its inputs bound to `args`; outer names are visible."""
         inner = Scope(
             builder,
             scope.versions,
@@ -166,7 +166,7 @@ class Converter:
         return later
 
     def node(self, node: onnx.NodeProto, scope: Scope) -> Sequence[Binding]:
-        """Emit one node; what it gives. A node that cannot be mapped is recorded and gives FAILED."""
+        """Emit a node; returns its results. An unmapped node is recorded and returns FAILED."""
         label = scope.path + (node.name or (node.output[0] if node.output else node.op_type))
         failed = [FAILED] * len(node.output)
         if len(scope.calls) > MAX_DEPTH:
@@ -291,7 +291,7 @@ class Converter:
         name: str,
         label: str,
     ) -> list[Binding]:
-        """A function's body in place of a call."""
+        """Inline a function call."""
         defaults = {a.name: self.attribute(a, scope) for a in function.attribute_proto}
         versions = dict(scope.versions) | opset_versions(function.opset_import, name)
         inner = Scope(
@@ -304,7 +304,7 @@ class Converter:
         padded = list(inputs) + [None] * (len(function.input) - len(inputs))
         inner.values.update(zip(function.input, padded, strict=False))
         self.nodes(function.node, inner, f"function {name}")
-        known = inner.names()  # a body leaves out optional outputs that the call does not ask for
+        known = inner.names()  # a body omits optional outputs that the call does not use
         return [inner.find(n) if n in known else None for n in function.output]
 
     def _expand(
@@ -317,7 +317,7 @@ class Converter:
         scope: Scope,
         label: str,
     ) -> list[Binding]:
-        """An operator without a plugin, by the function that its ONNX schema defines."""
+        """Expand an operator without a plugin by the function body of its ONNX schema."""
         schema = schema_of(node.op_type, version, domain)
         if schema is None:
             raise Unsupported(
@@ -343,7 +343,7 @@ class Converter:
     # -- attributes -----------------------------------------------------------------------------------------
 
     def attributes(self, node: onnx.NodeProto, scope: Scope) -> dict[str, Any]:
-        """The attributes of a node as Python values; those that name a function's attribute are looked up."""
+        """Attributes of a node as Python values; resolves references to a function's attributes."""
         found: dict[str, Any] = {}
         for attribute in node.attribute:
             if attribute.ref_attr_name:
@@ -354,7 +354,7 @@ class Converter:
         return found
 
     def attribute(self, attribute: onnx.AttributeProto, scope: Scope) -> Any:
-        """An attribute's value: tensors as arrays, strings as text, graphs as they are."""
+        """Value of an attribute: tensors as arrays, strings as str, graphs unchanged."""
         kind, kinds = attribute.type, onnx.AttributeProto
         if kind == kinds.TENSOR:
             return array_of(attribute.t, self.file.folder, attribute.name)
@@ -370,13 +370,13 @@ class Converter:
 
 @dataclass(frozen=True)
 class Context:
-    """What a plugin with subgraphs gets of the parser."""
+    """The parser's interface for plugins with subgraphs."""
 
     converter: Converter
     scope: Scope
 
     def body(self, graph: onnx.GraphProto, builder: GraphBuilder, args: Sequence[Any]) -> list[Any]:
-        """Emit a subgraph into a builder; the bindings of its outputs, all of them made."""
+        """Emit a subgraph into a builder; returns the bindings of its outputs, none of them FAILED."""
         before = sum(map(len, self.converter.refused.values()))
         results = self.converter.body(graph, self.scope, builder, args)
         if any(r is FAILED for r in results):
@@ -389,15 +389,15 @@ class Context:
         return results
 
     def named(self, name: str) -> Any:
-        """The value of a name of the model."""
+        """Look up a name of the model."""
         return self.scope.find(name)
 
     def constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """A constant; an element type that no engine accepts is refused."""
+        """Create a constant; rejects unsupported element types."""
         return store(self.scope.builder, plain_array(array, "its value"), name)
 
     def attempt(self, make: Callable[[], Any]) -> Any:
-        """What `make` gives, or None, as if it had never been tried, when it is refused."""
+        """Result of `make`; None, with all side effects undone, if it is rejected."""
         refused = {key: list(nodes) for key, nodes in self.converter.refused.items()}
         needed, lasting = set(self.converter.needed), self.converter.lasting
         try:
@@ -408,12 +408,12 @@ class Context:
             return None
 
     def note(self, text: str) -> None:
-        """Tell the user something."""
+        """Add a note for the user."""
         self.converter.file.notes.append(text)
 
 
 def _refuse_sequences(type_: str, inputs: Sequence[Binding]) -> None:
-    """Only the operators on sequences take them."""
+    """Reject sequences as inputs of operators that do not support them."""
     if type_ in _TAKES_SEQUENCES:
         return
     if any(isinstance(v, Sequence_ | Maps) for v in inputs):
@@ -421,7 +421,7 @@ def _refuse_sequences(type_: str, inputs: Sequence[Binding]) -> None:
 
 
 def _refuse_narrow(type_: str, inputs: Sequence[Binding]) -> None:
-    """Only conversions, quantisation and movements take narrow types."""
+    """Reject narrow types as inputs of operators other than conversions, quantisation and movements."""
     names = [facts.narrow(v) for v in inputs if isinstance(v, ir.Value)]
     if TEXT in names and type_ not in TAKES_TEXT | _TAKES_SEQUENCES:
         raise Unsupported(
@@ -432,7 +432,7 @@ def _refuse_narrow(type_: str, inputs: Sequence[Binding]) -> None:
 
 
 def _kept_narrow(type_: str, inputs: Sequence[Binding], results: list[Binding]) -> list[Binding]:
-    """What is moved stays of its type."""
+    """Results of movements keep the narrow type of their input."""
     place = TEXT_MOVES.get(type_, 0)
     first = inputs[place] if len(inputs) > place else None
     name = facts.narrow(first) if isinstance(first, ir.Value) else ""
@@ -468,7 +468,7 @@ def _reader(tensor: onnx.TensorProto, folder: DataFolder | None) -> Callable[[],
 
 
 def plain_array(array: np.ndarray, name: str) -> np.ndarray:
-    """An array of an element type that tensors here may have."""
+    """Convert an array to a supported element type."""
     if array.dtype.kind in "OSU":
         return array
     try:
@@ -481,7 +481,7 @@ def plain_array(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def dense_of(sparse: onnx.SparseTensorProto, folder: DataFolder | None) -> np.ndarray:
-    """A sparse tensor as a dense array."""
+    """Convert a sparse tensor to a dense array."""
     values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim == 1:
@@ -509,7 +509,7 @@ def _resolved(node: onnx.NodeProto, attributes: Mapping[str, Any]) -> onnx.NodeP
 def function_of(
     schema: Any, version: int, node: onnx.NodeProto, inputs: Sequence[Binding]
 ) -> onnx.FunctionProto | None:
-    """The function body a schema defines for a node, None when there is none."""
+    """The function body that a schema defines for a node; None if there is none."""
     if schema.has_function:
         fitting = [v for v in schema.function_opset_versions if v <= version]
         data = schema.get_function_with_opset_version(max(fitting)) if fitting else None

@@ -1,10 +1,10 @@
-"""Which nodes of an ONNX model compute on text or decode images: they run on the host, before and after the plan.
+"""Splits off the nodes of an ONNX model that process text or decode images; the host runs them before and after it.
 
 1. Operators that make new strings, or numbers of strings, run on the host (`_runs_on_host`).
-2. Such a node runs before the plan where all that it is computed from is inputs, constants and movements of them; these
-   movements, and movements of the strings that it makes, run there too.
-3. Any other one runs after the plan, and so does all that follows from it, which must be movements and such operators.
-4. What the plan takes from the first part has the shape that a trial with the inputs' shapes gives.
+2. Such a node runs before the plan if it depends only on inputs, constants and movements of them; these movements, and
+   movements of the strings that it creates, run there too.
+3. All others run after the plan, as do all their successors, which must be movements or such operators.
+4. The shapes that the plan receives from the first part come from a trial run with the inputs' shapes.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class HostParts:
 
     before: onnx.ModelProto | None = None
     after: onnx.ModelProto | None = None
-    trial: dict[str, Any] = field(default_factory=dict)  # what `before` gives on a trial
-    crossing: tuple[str, ...] = ()  # values that the plan takes from `before`
-    leaving: tuple[str, ...] = ()  # values that `after` takes from the plan
+    trial: dict[str, Any] = field(default_factory=dict)  # results of `before` in a trial run
+    crossing: tuple[str, ...] = ()  # values that the plan reads from `before`
+    leaving: tuple[str, ...] = ()  # values that `after` reads from the plan
     text: frozenset[str] = frozenset()
     alone: tuple[onnx.ValueInfoProto, ...] = ()  # inputs that only the host reads
     inputs: tuple[str, ...] = ()  # the model's own, in order
@@ -61,16 +61,16 @@ class HostParts:
 
     @property
     def reads(self) -> set[str]:
-        """The model's inputs that the host needs."""
+        """The model inputs that the host reads."""
         return {p.name for part in (self.before, self.after) if part is not None for p in part.graph.input}
 
     @property
     def makes(self) -> set[str]:
-        """Values that the host makes."""
+        """Values that the host computes."""
         return {p.name for part in (self.before, self.after) if part is not None for p in part.graph.output}
 
     def part(self, which: str, ports: Mapping[str, int]) -> HostPart:
-        """One part with the plan's ports it is connected to."""
+        """A part with the plan's ports that it is connected to."""
         proto, names = (self.before, self.crossing) if which == "before" else (self.after, self.leaving)
         if proto is None:
             return HostPart()
@@ -79,7 +79,7 @@ class HostParts:
 
 
 def split(file: ModelFile, sample: Callable[[onnx.ValueInfoProto], Any]) -> tuple[ModelFile, HostParts]:
-    """The model without the nodes that the host runs, and those; `sample` gives trial values of inputs."""
+    """Split a model into the plan's part and the host's parts; `sample` makes trial values of inputs."""
     graph = file.proto.graph
     if not has_text(graph):
         return file, HostParts()
@@ -114,7 +114,7 @@ def split(file: ModelFile, sample: Callable[[onnx.ValueInfoProto], Any]) -> tupl
 
 
 def has_text(graph: onnx.GraphProto) -> bool:
-    """Whether a graph takes strings, or has an operator on text."""
+    """True if a graph has string inputs or an operator on text."""
     given = any(p.type.tensor_type.elem_type == TensorProto.STRING for p in graph.input)
     return given or any(_runs_on_host(n, set()) for n in graph.node)
 
@@ -133,7 +133,7 @@ def _runs_on_host(node: onnx.NodeProto, text: set[str]) -> bool:
 
 
 def _text_values(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:
-    """The values that are tensors of strings, as far as the host's operators are concerned."""
+    """The values that are tensors of strings."""
     text = {p.name for p in graph.input if p.type.tensor_type.elem_type == TensorProto.STRING}
     text |= {t.name for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in nodes:
@@ -166,7 +166,7 @@ def _moves_text(node: onnx.NodeProto, text: set[str]) -> bool:
 def _assigned(nodes: Sequence[onnx.NodeProto], text: set[str]) -> tuple[set[int], set[int]]:
     """The nodes that run before the plan and after it, by position."""
     maker = {name: i for i, n in enumerate(nodes) for name in n.output if name}
-    light: dict[int, bool] = {}  # whether a node and all that it is computed from may run before the plan
+    light: dict[int, bool] = {}  # True if a node and all its predecessors may run before the plan
     before: set[int] = set()
     after: set[int] = set()
     for i, node in enumerate(nodes):
@@ -209,7 +209,7 @@ def _ancestors(start: int, nodes: Sequence[onnx.NodeProto], maker: Mapping[str, 
 def _extracted(
     file: ModelFile, nodes: Sequence[onnx.NodeProto], outputs: set[str], name: str
 ) -> onnx.ModelProto | None:
-    """Some nodes as a model of their own."""
+    """Extract some nodes as a separate model."""
     if not nodes:
         return None
     made = {o for n in nodes for o in n.output}
@@ -242,7 +242,7 @@ def _remaining(
     made: Sequence[set[str]],
     read: set[str],
 ) -> onnx.ModelProto:
-    """The model of the plan: without the host's nodes, with ports for what passes between the parts."""
+    """The model of the plan: without the host's nodes, with ports for values that cross."""
     graph = file.proto.graph
     kept = read | {p.name for p in graph.output if p.name not in made[0] | made[1]}
     inputs = [p for p in graph.input if p.name in kept or p.name not in host.reads]

@@ -18,29 +18,29 @@ import onnx
 __all__ = ["data_of", "read", "restored", "with_data"]
 
 _KEY = "array"
-LARGE = 1 << 16  # bytes from which two copies cost more than a walk
+LARGE = 1 << 16  # bytes; from here on two copies cost more than the scan
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
 _PLAIN = {1, 2, 8, _RAW_DATA, 12, 16}  # dims, data_type, name, raw_data, doc_string, metadata_props
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_LONGEST = 10  # bytes of a number
+_LONGEST = 10  # maximum bytes of a varint
 _WINDOW = 4096
 
 
 class _Malformed(Exception):
-    """The file has another form; protobuf says what is wrong with it."""
+    """The file has an unexpected form; protobuf reports the error."""
 
 
 @dataclass(frozen=True)
 class _Field:
     number: int
     kind: int
-    tag: int  # where the field begins, its contents begin, and it ends
+    tag: int  # start of the field, of its contents, and end
     begin: int
     end: int
 
 
 class _File:
-    """The bytes of a file by position; small pieces are read a window at a time."""
+    """Random access to the bytes of a file; buffers small reads."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.size = file, os.fstat(file.fileno()).st_size
@@ -58,7 +58,7 @@ class _File:
         return found
 
     def number(self, at: int, end: int) -> tuple[int, int]:
-        """A number of variable length, and where it ends."""
+        """Read a varint; returns its value and end."""
         if not self._start <= at <= at + _LONGEST <= self._start + len(self._window):
             self._start, self._window = at, self.bytes(at, at + _WINDOW)
         value = 0
@@ -89,7 +89,7 @@ class _File:
 
 
 def read(file: BinaryIO) -> tuple[bytes, list[np.ndarray]]:
-    """The file without the data of large initializers, and that data."""
+    """Read a file: the model without the data of large initializers, and that data."""
     source = _File(file)
     try:
         return _read(source)
@@ -98,7 +98,7 @@ def read(file: BinaryIO) -> tuple[bytes, list[np.ndarray]]:
 
 
 def data_of(tensor: onnx.TensorProto, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The bytes that an initializer refers to; None where it does not refer to one of the arrays."""
+    """The array that an initializer refers to; None if it does not refer to one."""
     entries = tensor.external_data
     if len(entries) != 1 or entries[0].key != _KEY or not entries[0].value.isdecimal():
         return None
@@ -113,7 +113,7 @@ def restored(tensor: onnx.TensorProto, arrays: Sequence[np.ndarray]) -> onnx.Ten
 
 
 def with_data(tensor: onnx.TensorProto, data: np.ndarray) -> onnx.TensorProto:
-    """A tensor of external data with these bytes in it."""
+    """A tensor with external data replaced by these bytes."""
     whole = onnx.TensorProto()
     whole.CopyFrom(tensor)
     whole.ClearField("external_data")
@@ -145,7 +145,7 @@ def _read(source: _File) -> tuple[bytes, list[np.ndarray]]:
 
 
 def _without_data(source: _File, field: _Field, arrays: list[np.ndarray]) -> onnx.TensorProto | None:
-    """The initializer with a reference to its data, which joins the arrays; None where it is of another form."""
+    """Replace the data of an initializer by a reference and append it to the arrays; None if it has another form."""
     parts = list(source.fields(field.begin, field.end))
     data = [p for p in parts if p.number == _RAW_DATA]
     if len(data) != 1 or data[0].kind != _LENGTH or not {p.number for p in parts} <= _PLAIN:

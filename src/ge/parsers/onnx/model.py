@@ -1,4 +1,4 @@
-"""Reading ONNX files: protobufs, external data, and the rules a sound model keeps."""
+"""Reads ONNX files: protobufs, external data, validity checks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
 
 MAX_BYTES = 1 << 42  # no tensor of a model is larger than 4 TiB
 MIN_IR_VERSION = 3
-_SHARED_BYTES = 1 << 20  # from here on, models made of one file share a tensor of it
-# Large tensors of external data that a model still holds: the programs of an open model do not read them again.
+_SHARED_BYTES = 1 << 20  # from this size on, models of the same file share a tensor
+# Large tensors of external data still in use, so that the programs of an open model share them.
 _shared: WeakValueDictionary[tuple[Any, ...], np.ndarray] = WeakValueDictionary()
 _NARROW = {
     onnx.TensorProto.INT4: 4,
@@ -46,7 +46,7 @@ _NARROW = {
 
 @dataclass(frozen=True)
 class DataFolder:
-    """Where the external data of a model is: beside it, and inside of `bounds` once links are followed."""
+    """Location of a model's external data: beside the model, and inside `bounds` after resolving links."""
 
     beside: Path
     bounds: Path
@@ -55,18 +55,18 @@ class DataFolder:
 
 @dataclass
 class ModelFile:
-    """An ONNX model with what is needed to read it."""
+    """An ONNX model with the context needed to read it."""
 
     proto: onnx.ModelProto
     name: str
-    folder: DataFolder | None = None  # where external data may be
+    folder: DataFolder | None = None  # location of external data
     opsets: dict[str, int] = field(default_factory=dict)
     functions: dict[tuple[str, str], onnx.FunctionProto] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def load(source: Any) -> ModelFile:
-    """A model from a path, bytes, a ModelProto or an onnx_ir.Model."""
+    """Load a model from a path, bytes, a ModelProto or an onnx_ir.Model."""
     folder: DataFolder | None = None
     name = ""
     if isinstance(source, (str, os.PathLike)):
@@ -87,10 +87,10 @@ def load(source: Any) -> ModelFile:
 
 
 def _data_folder(path: Path) -> DataFolder:
-    """The folder of the model, links followed.
+    """The folder of the model, with links resolved.
 
     In the cache of the Hugging Face hub, `<root>/snapshots/<revision>/model.onnx` and the data beside it are links to
-    files in `<root>/blobs`: there data is beside the link, and must not leave `<root>`.
+    files in `<root>/blobs`: there data is beside the link and must stay inside `<root>`.
     """
     real = path.resolve()
     root = real.parent.parent
@@ -149,7 +149,7 @@ def _checked(file: ModelFile) -> ModelFile:
 
 
 def opset_versions(imports: Iterable[onnx.OperatorSetIdProto], name: str) -> dict[str, int]:
-    """The operator set versions by domain; those of ONNX itself must be known ones."""
+    """The operator set versions by domain; ONNX's own must be known."""
     versions = {_domain(o.domain): int(o.version) for o in imports}
     newest = onnx.defs.onnx_opset_version()
     version = versions.setdefault("", 1 if not versions else versions.get("", newest))
@@ -223,7 +223,7 @@ def _external(tensor: onnx.TensorProto, folder: DataFolder | None, name: str, dt
 
 
 def _of_bytes(tensor: onnx.TensorProto, data: np.ndarray, name: str, dtype: np.dtype) -> np.ndarray:
-    """The value of a tensor whose data is in an array of bytes."""
+    """Decode a tensor whose data is an array of bytes."""
     if tensor.data_type not in _NARROW:
         try:
             return data.view(dtype).reshape(tuple(tensor.dims))
@@ -237,7 +237,7 @@ def _misfit(tensor: onnx.TensorProto, name: str, error: Exception) -> GeError:
 
 
 def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:
-    """A part of a file in memory of our own: a mapped one would change, or end the process, with the file."""
+    """Read a part of a file. Not mapped: changes of the file would change the data or crash the process."""
     try:
         found = np.fromfile(path, np.uint8, count, offset=offset)
     except (OSError, MemoryError) as error:
@@ -248,7 +248,7 @@ def _bytes_at(path: Path, offset: int, count: int, name: str) -> np.ndarray:
 
 
 def _inside(folder: DataFolder | None, location: str, name: str) -> Path:
-    """The file of external data; it must be inside the model's folder, links followed."""
+    """Path of external data; after resolving links it must be inside the model's folder."""
     if folder is None:
         raise GeError(
             "E10015",
@@ -300,7 +300,7 @@ def outer_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -> list[onnx.NodeProto]:
-    """Nodes in an order in which every input is made before it is read; files need not keep one.
+    """Sort nodes topologically; files need not be sorted.
 
     A name produced twice, a name without a producer and a cycle are errors.
     """
@@ -330,7 +330,7 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: set[str], where: str) -
 
 
 def reads_of(node: onnx.NodeProto) -> list[str]:
-    """All names that a node reads, those of its subgraphs included."""
+    """All names that a node reads, including those read by its subgraphs."""
     inner = (name for graph in subgraphs(node) for name in outer_names(graph))
     return [name for name in (*node.input, *inner) if name]
 

@@ -125,7 +125,7 @@ def narrow_name(code: int) -> str:
 
 
 def stored_array(array: np.ndarray) -> tuple[np.ndarray, str]:
-    """An array of a narrow type as it is stored, and the type's name; others as they are."""
+    """Storage form of an array of a narrow type, and the type's name; other arrays unchanged."""
     if array.dtype.kind in "OSU":
         return identify(array), TEXT
     kind = _BY_NUMPY.get(array.dtype)
@@ -156,7 +156,7 @@ def _decoded(name: str) -> np.ndarray:
 
 
 def decode(builder: GraphBuilder, value: Any) -> Any:
-    """A narrow value as float32 (integers as they are stored)."""
+    """Convert a narrow value to float32 (integers keep their storage type)."""
     kind = NARROW[facts.narrow(value)]
     if not kind.is_float:
         return value
@@ -165,9 +165,9 @@ def decode(builder: GraphBuilder, value: Any) -> Any:
 
 @cache
 def _ladder(name: str, mode: str) -> tuple[np.ndarray, np.ndarray]:
-    """The codes of numbers from 0 up, and for each step up the number above which it is taken.
+    """Codes of the numbers from 0 upward, and the rounding threshold between each two.
 
-    The last code stands for values beyond the largest number.
+    The last code is for values beyond the largest number.
     """
     values = _decoded(name)
     codes = np.flatnonzero(np.isfinite(values) & ~np.signbit(values))
@@ -188,7 +188,7 @@ def _ladder(name: str, mode: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(builder: GraphBuilder, x: Any, name: str, saturate: bool = True, mode: str = "nearest") -> Any:
-    """float32 numbers as codes, by a search among the numbers the type holds."""
+    """Encode float32 numbers by a search among the type's numbers."""
     kind = NARROW[name]
     codes, limits = _ladder(name, mode if name == "float8e8m0" else "nearest")
     size = builder.op("Abs", x)
@@ -217,12 +217,12 @@ def encode(builder: GraphBuilder, x: Any, name: str, saturate: bool = True, mode
 
 
 def _is_negative(builder: GraphBuilder, x: Any) -> Any:
-    """Whether the sign bit is set, also for -0."""
+    """True if the sign bit is set, also for -0."""
     return builder.op("Less", builder.op("BitCast", x, to="int32"), 0)
 
 
 def _special_codes(kind: Narrow) -> tuple[int, int, int]:
-    """The codes of infinity (of not-a-number where there is none) and of not-a-number, and the sign bit."""
+    """The codes of infinity (NaN if there is none) and of NaN, and the sign bit."""
     values = _decoded(kind.name)
     nans = np.flatnonzero(np.isnan(values))
     invalid = int(nans[0]) if len(nans) else 0
@@ -232,7 +232,7 @@ def _special_codes(kind: Narrow) -> tuple[int, int, int]:
 
 
 def _wrapped(builder: GraphBuilder, x: Any, kind: Narrow) -> Any:
-    """Integers reduced to their lowest bits."""
+    """Wrap integers to their lowest bits."""
     whole = builder.op("Cast", x, to="int32")
     low = builder.op("BitwiseAnd", whole, (1 << kind.bits) - 1)
     if kind.storage == "int8":
@@ -244,7 +244,7 @@ def _wrapped(builder: GraphBuilder, x: Any, kind: Narrow) -> Any:
 
 
 def converted(n: Node, value: Any, to: str) -> Any:
-    """A value (narrow or not) in another type (narrow or not)."""
+    """Convert a value between types, narrow or not."""
     plain = decode(n.builder, value) if facts.narrow(value) else value
     kind = NARROW.get(to)
     if kind is None:
@@ -260,7 +260,7 @@ def converted(n: Node, value: Any, to: str) -> Any:
 
 
 def _usual(n: Node) -> Results:
-    """What the operator's own plugin does."""
+    """Apply the operator's own plugin."""
     found = find("onnx", n.type, 0)
     assert found is not None
     return found.function(n)
@@ -337,7 +337,7 @@ def _spread(n: Node, scale: Any, axis: int, block: int) -> Any:
 
 
 def plain_dtype(code: int) -> tuple[str, str]:
-    """How an ONNX element type is stored, and its name where it is narrow; KeyError when it is not stored."""
+    """Storage type of an ONNX element type, and its name if narrow; KeyError for unsupported types."""
     if code == onnx.TensorProto.STRING:
         return "int64", TEXT
     name = narrow_name(code)

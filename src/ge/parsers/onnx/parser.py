@@ -1,9 +1,9 @@
-"""ONNX models into GE graphs.
+"""Parses ONNX models into GE graphs.
 
     graph = parse("model.onnx")
     graph = parse(model_proto, input_shapes={"x": (1, 3, 224, 224)})
 
-Everything that cannot be mapped is reported at once, as UnsupportedOperatorsError.
+All unmapped operators are reported together, as UnsupportedOperatorsError.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def parse(
 
 
 def _sample(port: onnx.ValueInfoProto, shapes: Shapes, values: Mapping[str, Any]) -> Any:
-    """A value of an input to try the host's part with: the one that is offered, or zeros and some words."""
+    """Input value for a trial run of the host's part: the offered one, or zeros and sample words."""
     if port.name in values:
         return values[port.name]
     if not port.type.HasField("tensor_type"):
@@ -125,7 +125,7 @@ def _convert(
 def _chosen(
     ports: Sequence[tuple[str, Binding]], wanted: Sequence[str], scope: Scope, file: ModelFile
 ) -> Iterable[tuple[str, Binding]]:
-    """The outputs of the model, or those asked for by tensor or node name ("node", "node:1")."""
+    """The outputs of the model, or those requested by tensor or node name ("node", "node:1")."""
     if not wanted:
         return ports
     nodes = {n.name: list(n.output) for n in file.proto.graph.node if n.name}

@@ -1,4 +1,4 @@
-"""The inputs and outputs of an ONNX model: tensors, strings, sequences, optionals and maps, as ports of a graph."""
+"""Maps inputs and outputs of an ONNX model (tensors, strings, sequences, optionals, maps) to ports of a graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Ports", "flat_values"]
 
 @dataclass
 class Ports:
-    """Makes the ports of a graph and records what a caller gives and gets for them."""
+    """Creates the ports of a graph and records their structure for callers."""
 
     builder: GraphBuilder
     shapes: Shapes
@@ -106,7 +106,7 @@ class Ports:
     # -- outputs --------------------------------------------------------------------------------------------
 
     def output(self, name: str, value: Binding) -> Tree | Leaf:
-        """An output: the tree of ports a caller gets it from."""
+        """An output: the tree of ports that it is assembled from."""
         if isinstance(value, Sequence_):
             self.plain = False
             parts = [self.output(f"{name}.{i}", item) for i, item in enumerate(value.items)]
@@ -131,7 +131,7 @@ class Ports:
     def interface(
         self, file: ModelFile, order: Sequence[str], outputs: Mapping[str, Tree | Leaf], wanted: Sequence[str]
     ) -> Interface | None:
-        """The record of structured inputs and outputs; None where all of them are plain tensors."""
+        """The record of structured inputs and outputs; None if all are plain tensors."""
         if self.plain and not self.host.makes:
             return None
         trees = {**outputs, **{name: Leaf(host=name) for name in self.host.makes}}
@@ -155,7 +155,7 @@ class Ports:
 
 
 def flat_values(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Offered values, the elements of sequences by names of their own."""
+    """Flatten offered values; elements of sequences get names of their own."""
     found: dict[str, np.ndarray] = {}
     for name, value in values.items():
         if isinstance(value, list | tuple):
@@ -166,7 +166,7 @@ def flat_values(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _strings(file: ModelFile) -> tuple[str, ...]:
-    """All strings that a model holds as data, in order of appearance."""
+    """All string constants of a model, in order of appearance."""
     found: dict[str, None] = {}
     graphs = [file.proto.graph]
     nodes = [n for f in file.functions.values() for n in f.node]

@@ -1,4 +1,4 @@
-"""All unsupported operators of an ONNX model at once, each with its reason and the nearest remedy."""
+"""Finds all unsupported operators of an ONNX model, with reason and remedy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 def unmapped(file: ModelFile) -> list[UnmappedOperator]:
-    """All operator types of a model, its functions and subgraphs that no plugin and no function covers."""
+    """All operator types of a model, its functions and subgraphs without a plugin or function body."""
     found: dict[tuple[str, str], list[str]] = {}
     _scan(file.proto.graph.node, file.opsets, file, found)
     for function in file.functions.values():
@@ -52,7 +52,7 @@ def unmapped(file: ModelFile) -> list[UnmappedOperator]:
 
 
 def check_size(file: ModelFile) -> None:
-    """Refuse a model with too many nodes once its functions are expanded, or whose functions have no end."""
+    """Reject a model with too many nodes after expanding its functions, or with recursive functions."""
     counts: dict[tuple[str, str], int] = {}
 
     def size(nodes: Iterable[onnx.NodeProto], depth: int) -> int:
@@ -120,10 +120,10 @@ def _covered(domain: str, type_: str, versions: dict[str, int], file: ModelFile)
 
 
 def schema_of(type_: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
-    """The schema in force for an operator at a version, None when ONNX does not know it."""
+    """The schema of an operator at a version; None if ONNX does not know it."""
     try:
         return onnx.defs.get_schema(type_, version, domain)
-    except (onnx.defs.SchemaError, TypeError):  # TypeError: a name that is not text, from a damaged file
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a name that is not a string, from a damaged file
         return None
 
 

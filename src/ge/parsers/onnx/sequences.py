@@ -1,4 +1,4 @@
-"""ONNX operators on sequences and optionals: lists known while parsing, of which nothing is left to run."""
+"""ONNX operators on sequences and optionals, which are resolved while parsing."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _get_element(n: Node) -> Results:
 
 @plugin(onnx="SequenceMap")
 def _map(n: Node) -> Results:
-    """The body for each element of the first sequence, beside those of the other sequences and the tensors."""
+    """Apply the body to each element of the first sequence with those of the other sequences and the tensors."""
     count = len(_items(n))
     rows = []
     for index in range(count):

@@ -15,7 +15,7 @@ __all__ = ["Shapes", "structure"]
 
 
 def structure(name: str, value: Any) -> dict[str, tuple[int, ...]]:
-    """The shapes that a value gives to an input: its own, or those of a sequence's elements.
+    """Shapes of an input value: its own, or those of a sequence's elements.
 
     >>> structure("x", [np.zeros((2, 3)), np.zeros(4)])
     {'x.0': (2, 3), 'x.1': (4,)}
@@ -32,7 +32,7 @@ def structure(name: str, value: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _element_of(name: str, ports: Mapping[str, onnx.ValueInfoProto]) -> bool:
-    """Whether a name is that of an element of a sequence or optional ("xs.0", "x.absent")."""
+    """True if a name is that of an element of a sequence or optional ("xs.0", "x.absent")."""
     while name not in ports and "." in name:
         name = name.rpartition(".")[0]
         if name in ports and not ports[name].type.HasField("tensor_type"):
@@ -41,7 +41,7 @@ def _element_of(name: str, ports: Mapping[str, onnx.ValueInfoProto]) -> bool:
 
 
 class Shapes:
-    """Static shapes of inputs: declared, given, or a default for a batch dimension left open."""
+    """Static shapes of inputs: declared, given, or a default for an unknown batch dimension."""
 
     def __init__(self, file: ModelFile, given: Mapping[str, Sequence[int]], batch: int | None) -> None:
         ports = {v.name: v for v in file.proto.graph.input}
@@ -50,7 +50,7 @@ class Shapes:
         self.given = {k: tuple(map(int, s)) for k, s in given.items() if k not in self.elements}
         self.batch = batch
         self.notes: list[str] = []
-        self.named: dict[str, int] = {}  # symbolic dimensions that given shapes decide
+        self.named: dict[str, int] = {}  # values of symbolic dimensions, from given shapes
         for name, shape in self.given.items():
             if name not in ports:
                 valid = ", ".join(ports) or "none"
@@ -90,7 +90,7 @@ class Shapes:
         return tuple(s for s in sizes if s is not None)
 
     def declared(self) -> dict[str, tuple[int, ...] | None]:
-        """All inputs with -1 where neither the model nor the options give a size; nothing where some are no tensors."""
+        """All inputs with -1 for sizes that neither the model nor the options define; empty if some are not tensors."""
         graph = self._file.proto.graph
         stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
         ports = [p for p in graph.input if p.name not in stored]
@@ -122,7 +122,7 @@ class Shapes:
         return count
 
     def absent(self, name: str) -> bool:
-        """Whether an optional input is compiled as absent."""
+        """True if an optional input is compiled as absent."""
         return f"{name}.absent" in self.elements
 
     def _size(self, dim: Any) -> int | None:

@@ -1,7 +1,7 @@
-"""ONNX models in stages (see `ge.hybrid.cuts`): the nodes of a file that can be converted for the values known so far.
+"""Staged ONNX models (see `ge.hybrid.cuts`): converts the nodes that the values known so far allow.
 
-1. A value that a later stage reads is an output of its stage. One that is no tensor of numbers (a sequence, text) is
-   computed again by the stage that reads it.
+1. A value that a later stage reads is an output of its stage. Non-numeric values (sequences, text) are recomputed by
+   the stage that reads them.
 2. An If that cannot be compiled waits until its condition is known; then the taken branch replaces it.
 """
 
@@ -38,7 +38,7 @@ __all__ = ["OnnxStage", "first_stage"]
 def first_stage(
     source: Any, options: CompileOptions
 ) -> tuple[OnnxStage, tuple[str, ...], dict[str, tuple[int, ...] | None]]:
-    """The whole model, the names of its outputs, and its inputs with -1 for open sizes."""
+    """The whole model, the names of its outputs, and its inputs with -1 for unknown sizes."""
     file = load(source)
     if file.functions:
         proto = inline_local_functions(file.proto)
@@ -55,15 +55,15 @@ def first_stage(
 
 @dataclass(frozen=True)
 class OnnxStage:
-    """Nodes that have not run, as a model of its own whose inputs are the known values."""
+    """The remaining nodes as a model whose inputs are the known values."""
 
     file: ModelFile
-    wanted: tuple[str, ...]  # the outputs of the model that are not known yet
-    taken: frozenset[str] = frozenset()  # names of conditions that choose a branch of an If
+    wanted: tuple[str, ...]  # outputs of the model that are still unknown
+    taken: frozenset[str] = frozenset()  # names of conditions that select a branch of an If
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """The names of what the nodes give and read."""
+        """The names that the nodes write and read."""
         return (tuple(o for n in self.file.proto.graph.node for o in n.output), self.reads, self.taken)
 
     @cached_property
@@ -77,7 +77,7 @@ class OnnxStage:
         """Nothing runs on the host."""
 
     def cut(self, values: Mapping[str, Any]) -> Cut:
-        """Convert what the values' shapes allow; values that decide sizes become constants."""
+        """Convert as many nodes as the values' shapes allow; values that determine sizes become constants."""
         branches = {name: values[name] for name in self.taken & values.keys()}
         file = _with_branches(self.file, branches) if branches else self.file
         offered = {n: values[n] for n in self.reads if decides(values[n])}
@@ -141,7 +141,7 @@ class OnnxStage:
 def _left(
     file: ModelFile, converter: Converter, scope: Scope, wanted: Sequence[str]
 ) -> tuple[list[onnx.NodeProto], tuple[str, ...]]:
-    """The nodes of later stages, in order, and the values of this one that they or the caller need (rule 1)."""
+    """The nodes of later stages in order, and the values of this stage that they or the caller need (rule 1)."""
     graph = file.proto.graph
     maker = {o: node for node in graph.node for o in node.output if o}
     later = {id(node) for node in converter.later}
@@ -191,7 +191,7 @@ def _element_type(name: str, scope: Scope, values: Mapping[str, Any]) -> int:
 
 
 def _with_branches(file: ModelFile, conditions: Mapping[str, np.ndarray]) -> ModelFile:
-    """The model with the taken branch in place of each If whose condition is known."""
+    """Replace each If with a known condition by the taken branch."""
     graph = onnx.GraphProto()
     graph.CopyFrom(file.proto.graph)
     del graph.node[:]
@@ -222,7 +222,7 @@ def _inner_names(branch: onnx.GraphProto, prefix: str) -> dict[str, str]:
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """A node of a branch under the names that its values have outside of it."""
+    """Rename a branch's node to the names outside the branch."""
     made = onnx.NodeProto()
     made.CopyFrom(node)
     made.input[:] = [names.get(n, n) for n in node.input]
