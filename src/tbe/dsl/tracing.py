@@ -10,6 +10,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -208,7 +209,7 @@ def compute_function(
         function = computes[function].function
     described = [o if isinstance(o, Mapping) else description(*o) for o in outputs]
     attrs = dict(attrs or {})
-    name = getattr(function, "__name__", "operator")
+    name = _name_of(function)
     signature = Signature.of(function, len(inputs), len(described), attrs)
     try:
         arguments = signature.arguments([lift(x, "input") for x in inputs], described, attrs)
@@ -288,7 +289,7 @@ def trace(
     if isinstance(function, str):
         function = operators[function].function
     attrs = dict(attrs or {})
-    name = getattr(function, "__name__", "operator")
+    name = _name_of(function)
     signature = Signature.of(function, len(inputs), None if outputs is None else len(outputs), attrs)
     if outputs is not None:
         described = [o if isinstance(o, (Mapping, type(None))) else description(*o) for o in outputs]
@@ -319,20 +320,37 @@ def tik_program(
         described = _guess(inputs, len(signature.outputs))
     else:
         described = [o if isinstance(o, (Mapping, type(None))) else description(*o) for o in outputs]
-    name = getattr(function, "__name__", "operator")
+    made = _builds(function, signature, inputs, described, attrs, kernel_name, builds_of)
+    if not made:
+        raise OperatorError(f"{_name_of(function)} returned without calling BuildCCE")
+    return made[-1]
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "operator")
+
+
+def _builds(
+    function: Callable[..., Any],
+    signature: Signature,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    attrs: Mapping[str, Any],
+    kernel_name: str,
+    builds_of: Callable[[list[Any]], AbstractContextManager[Any]],
+) -> list[Any]:
+    """Call an operator function with descriptions and collect what it builds."""
     made: list[Any] = []
     try:
-        arguments = signature.arguments([_describe(x) for x in inputs], described, attrs)
+        arguments = signature.arguments([_describe(x) for x in inputs], outputs, attrs)
         arguments |= _kernel_name(function, kernel_name)
         with builds_of(made), at_work(function, (), arguments):
             function(**arguments)
     except OperatorError:
         raise
     except Exception as error:
-        raise located(error, name) from error
-    if not made:
-        raise OperatorError(f"{name} returned without calling BuildCCE")
-    return made[-1]
+        raise located(error, _name_of(function)) from error
+    return made
 
 
 def _uses_tik(function: Callable[..., Any]) -> bool:
@@ -383,20 +401,12 @@ def _run(
     attrs: Mapping[str, Any],
     kernel_name: str,
 ) -> list[e.Tensor]:
-    from tbe.dsl.building import Built, builds_of
+    from tbe.dsl.building import builds_of
 
-    name = getattr(function, "__name__", "operator")
-    made: list[Built] = []
+    name = _name_of(function)
     token = _traced.set([tuple(t.shape) for t in _flat(inputs)])
     try:
-        arguments = signature.arguments([_describe(x) for x in inputs], outputs, attrs)
-        arguments |= _kernel_name(function, kernel_name)
-        with builds_of(made), at_work(function, (), arguments):
-            function(**arguments)
-    except OperatorError:
-        raise
-    except Exception as error:
-        raise located(error, name) from error
+        made = _builds(function, signature, inputs, outputs, attrs, kernel_name, builds_of)
     finally:
         _traced.reset(token)
     if not made and _uses_tik(function):
