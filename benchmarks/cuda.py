@@ -335,9 +335,9 @@ def _jax(half: Any, feeds: Sequence[Any], _: str) -> tuple[Callable[[], float], 
     """JAX: milliseconds of many calls that wait for one another on the GPU alone."""
     import jax
 
-    from benchmarks.jax_inference import jax_network
+    from benchmarks.jax_inference import jax_lstm, jax_network
 
-    run, seconds = jax_network(copy.deepcopy(half).cpu(), feeds)
+    run, seconds = (jax_lstm if hasattr(half, "h") else jax_network)(copy.deepcopy(half).cpu(), feeds)
 
     def timed(repeats: int = 50) -> float:
         times = []

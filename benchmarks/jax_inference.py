@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["jax_network"]
+__all__ = ["jax_lstm", "jax_network"]
 
 
 def _type(dtype: Any) -> Any:
@@ -163,6 +163,10 @@ def operators() -> dict[str, Callable[..., Any]]:
         "tanh": jnp.tanh,
         "gelu": lambda x, approximate="none": jax.nn.gelu(x, approximate=approximate == "tanh"),
         "pow": lambda x, n: x**n,
+        "eq": lambda a, b: a == b,
+        "logical_not": jnp.logical_not,
+        "any": lambda x, axis=None, keepdim=False: jnp.any(x, axis, keepdims=keepdim),
+        "where": jnp.where,
         "rsqrt": jax.lax.rsqrt,
         "view": lambda x, shape: x.reshape(shape),
         "_unsafe_view": lambda x, shape: x.reshape(shape),
@@ -179,6 +183,42 @@ def operators() -> dict[str, Callable[..., Any]]:
         "full": lambda shape, value, dtype=None, **_: jnp.full(shape, value, _type(dtype)),
         "full_like": lambda x, value, **_: jnp.full_like(x, value),
     }
+
+
+def jax_lstm(model: Any, feeds: Sequence[Any]) -> tuple[Callable[[], Any], float]:
+    """The LSTM layers of `benchmarks.cuda` as loops of JAX, whose compiler takes minutes for them written out."""
+    import jax
+    import jax.numpy as jnp
+
+    def put(x: Any) -> Any:
+        return jax.device_put(x.detach().cpu().numpy())
+
+    def layer(x: Any, weights: dict[str, Any]) -> Any:
+        def step(state: Any, given: Any) -> Any:
+            h, c = state
+            i, f, g, o = jnp.split(given + h @ weights["over"].T, 4, -1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        inputs = x @ weights["into"].T + weights["bias"]
+        zero = jnp.zeros((x.shape[0], weights["over"].shape[1]), x.dtype)
+        return jax.lax.scan(step, (zero, zero), inputs.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+    def network(weights: Sequence[dict[str, Any]], x: Any) -> Any:
+        for each in weights:
+            x = layer(x, each)
+        return x
+
+    began = time.perf_counter()
+    weights = [
+        {"into": put(into.weight), "bias": put(into.bias), "over": put(over.weight)}
+        for into, over in zip(model.x, model.h, strict=True)
+    ]
+    given = put(feeds[0])
+    fast = jax.jit(network)
+    jax.block_until_ready(fast(weights, given))
+    return lambda: fast(weights, given), time.perf_counter() - began
 
 
 def jax_network(model: Any, feeds: Sequence[Any]) -> tuple[Callable[[], Any], float]:

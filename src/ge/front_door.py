@@ -55,7 +55,7 @@ def _file_key(path: Path, options: CompileOptions, name: str) -> str | None:
     if any(opp_paths.entries(root) for root in opp_paths.roots()):
         return None
     settings = (compile_identity(options), npu_runtime.num_threads(), raw_environment(), name or path.stem)
-    hasher = hashlib.blake2b(repr(("file", settings)).encode(), digest_size=24)
+    hasher = hashlib.sha256(repr(("file", settings)).encode())  # processors have instructions for it
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if len(content) > store.LARGEST_MODEL or content.find(_EXTERNAL) >= 0:
@@ -63,4 +63,4 @@ def _file_key(path: Path, options: CompileOptions, name: str) -> str | None:
             hasher.update(content)
     except (OSError, ValueError):  # the parser reports what is wrong with the file
         return None
-    return hasher.hexdigest()
+    return hasher.hexdigest()[:48]

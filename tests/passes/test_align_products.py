@@ -14,6 +14,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
     monkeypatch.setattr(align_products, "_LEAST_SIDE", 8)
     monkeypatch.setattr(align_products, "_LEAST_WORK", 1)
+    monkeypatch.setattr(align_products, "_LEAST_WINDOWS", 1)
 
 
 def pitches(model) -> set[int]:
@@ -71,6 +72,7 @@ def test_others_stay(dtype, columns) -> None:
 def test_small_products_stay(monkeypatch) -> None:
     """A copy of their operands would take longer than they do."""
     monkeypatch.setattr(align_products, "_LEAST_WORK", 1 << 31)
+    monkeypatch.setattr(align_products, "_LEAST_WINDOWS", 1 << 31)
 
     def make(b, x, w):
         return b.op("MatMul", x, w)

@@ -94,20 +94,25 @@ def place(graph: ir.Graph, target: Target) -> None:
         )
 
 
-def _place(graph: ir.Graph, target: Target, refused: dict[str, list[tuple[str, str]]]) -> None:
+def _place(
+    graph: ir.Graph, target: Target, refused: dict[str, list[tuple[str, str]]], *, nested: bool = False
+) -> None:
     for node in graph:
-        engine, reason = placement_of(node, target)
+        engine, reason = placement_of(node, target, nested=nested)
         if engine is None:
             refused.setdefault(node.op_type, []).append((node.name or "", reason))
         else:
             facts.set_engine(node, engine.value)
             facts.set_reason(node, reason)
     for inner in subgraphs_of(graph):
-        _place(inner, target, refused)
+        _place(inner, target, refused, nested=True)
 
 
-def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
-    """The engine of a node and the reason; None with all reasons against it if no engine accepts it."""
+def placement_of(node: ir.Node, target: Target, *, nested: bool = False) -> tuple[Engine | None, str]:
+    """The engine of a node and the reason; None with all reasons against it if no engine accepts it.
+
+    `nested`: the node is in a branch or a loop.
+    """
     operator = lookup(node.op_type)
     view = NodeView.of(node)
     custom = is_custom(operator)
@@ -119,7 +124,7 @@ def placement_of(node: ir.Node, target: Target) -> tuple[Engine | None, str]:
         if not why_not:
             reasons = [*_origin_words(operator, node, rule), *against]
             if rule.engine is Engine.AI_CPU and target.kind == "cuda":
-                own = not custom and runs_ai_cpu(operator.aicpu, view.inputs)
+                own = not custom and runs_ai_cpu(operator.aicpu, view.inputs, nested=nested)
                 reasons = [_ON_GPU, *against] if own else [*reasons, _ON_HOST]
             return rule.engine, "; ".join([reason for reason in reasons if reason])
         if rule.engine in (refusals(operator, view) if custom else {operator.engine}):  # the expected engines

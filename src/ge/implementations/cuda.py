@@ -352,8 +352,10 @@ _MOST_ROWS = 1 << 16  # of a sum by index, whose chains compare all pairs
 _SUMMED = (*_FLOATS, "float64", "int32", "int64")
 
 
-def runs_ai_cpu(name: str, operands: Sequence[View | TensorDesc | None]) -> bool:
-    """True if the GPU has its own kernel for an AI CPU operator on these operands."""
+def runs_ai_cpu(name: str, operands: Sequence[View | TensorDesc | None], *, nested: bool = False) -> bool:
+    """True if the GPU has its own kernel for an AI CPU operator on these operands; `nested`: in a branch or loop."""
+    if name == "check":
+        return not nested
     if name != "scatter_sum" or None in operands:
         return False
     indices, rows = operands[0], operands[1]

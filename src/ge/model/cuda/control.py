@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ge.model.cuda.binding import Binding
+from ge.model.cuda.checks import groups_of
 from ge.model.cuda.host import HostPart, runs_on_host
 from ge.model.cuda.streams import Move, schedule
 from ge.plan import Plan, Task, View
@@ -22,7 +23,7 @@ from npu_runtime import UnsupportedTask, cuda
 if TYPE_CHECKING:
     from ge.model.cuda.program import _Loaded
 
-__all__ = ["Branch", "Loop", "Part", "Steps", "parts_of_block", "steps_in"]
+__all__ = ["Branch", "Guard", "Loop", "Part", "Steps", "parts_of_block", "steps_in"]
 
 Shapes = dict[int, tuple[int, ...]]
 _MOST_STEPS = 20_000  # of an unrolled loop
@@ -164,7 +165,30 @@ class Eager:
         return self.report()
 
 
-Part = Steps | HostPart | Branch | Loop | Eager
+@dataclass
+class Guard:
+    """Checks whose results the host reads before the run continues."""
+
+    steps: list[Step]
+
+    @property
+    def tasks(self) -> list[Task]:
+        return [task for step in self.steps for task in (step.task, *step.others)]
+
+    def warm_up(self, program: _Loaded) -> None:
+        """Nothing: it needs no library."""
+
+    def capture(self, program: _Loaded) -> None:
+        """Nothing: it is not part of a graph."""
+
+    def launch(self, program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
+        for step in self.steps:
+            step.run()
+        program.checks.settle()
+        return {}
+
+
+Part = Steps | HostPart | Branch | Loop | Eager | Guard
 
 
 def _launch_all(parts: Sequence[Part], program: _Loaded, feeds: Sequence[np.ndarray] | None) -> Shapes:
@@ -189,11 +213,17 @@ def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -
     """The parts of a block of the plan in order; `loop` is the loop whose body it is."""
     parts: list[Part] = []
     waiting: list[Task] = []  # consecutive host tasks
+    checks: list[Task] = []  # consecutive checks
     for task in _checks_first(program.plan, [t for t in program.plan.tasks if t.block == block]):
         if runs_on_host(task):
+            _add_checks(parts, program, checks)
             waiting.append(task)
             continue
         _add_host_part(parts, program.plan, waiting)
+        if task.kind == "check":
+            checks.append(task)
+            continue
+        _add_checks(parts, program, checks)
         if task.kind == "if":
             blocks = (int(task.attrs.get(name, 0)) for name in ("then_block", "else_block"))
             branches = [parts_of_block(program, inner, loop) if inner > 0 else [] for inner in blocks]
@@ -205,6 +235,7 @@ def parts_of_block(program: _Loaded, block: int = 0, loop: Loop | None = None) -
         else:
             _steps(parts).steps.append(program.step(task))
     _add_host_part(parts, program.plan, waiting)
+    _add_checks(parts, program, checks)
     _join_last_copies(parts, program)
     return parts
 
@@ -260,6 +291,15 @@ def _add_host_part(parts: list[Part], plan: Plan, tasks: list[Task]) -> None:
     if tasks:
         parts.append(HostPart(plan, list(tasks)))
         tasks.clear()
+
+
+def _add_checks(parts: list[Part], program: _Loaded, tasks: list[Task]) -> None:
+    steps = [Step(group[0], program.checks.add(group), group[1:]) for group in groups_of(tasks)]
+    tasks.clear()
+    if steps and program.checks.at_once:
+        parts.append(Guard(steps))
+    elif steps:
+        _steps(parts).steps += steps
 
 
 # -- loops -----------------------------------------------------------------------------------------------------

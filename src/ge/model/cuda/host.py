@@ -1,8 +1,8 @@
 """Host segments: tasks of a GPU plan that run on the host, and the copies around them.
 
-Tasks of AI CPU operators, including index checks, have no GPU kernel. Consecutive ones form one host program. Before it
-runs, its inputs are copied from the GPU (the caller's inputs are already on the host); afterwards its results are
-copied there.
+Tasks of AI CPU operators, and checks in branches and loops, have no GPU kernel. Consecutive ones form one host program.
+Before it runs, its inputs are copied from the GPU (the caller's inputs are already on the host); afterwards its results
+are copied there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def runs_on_host(task: Task) -> bool:
     """True if a task has no GPU implementation.
 
     >>> [runs_on_host(Task(kind, "", [], [])) for kind in ("copy", "check", "aicpu")]
-    [False, True, True]
+    [False, False, True]
     """
+    if task.kind == "check":
+        return task.block != 0
     if task.kind == "reorder":  # what a kernel gathers
         source, target = task.inputs[0], task.outputs[0]
         return not target.contiguous or source.dtype != target.dtype
@@ -150,6 +152,7 @@ class HostPart:
 
     def launch(self, device: Any, feeds: Sequence[np.ndarray] | None) -> dict[int, tuple[int, ...]]:
         """Run, and add its copies to the loaded program's count."""
+        device.checks.settle()
         return self.run(device, feeds, device.copies)
 
     def _reported(self, shapes: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:

@@ -33,9 +33,9 @@ from ge.ir.types import numpy_dtype
 from ge.memory_advice import out_of_memory
 from ge.model.cuda import own
 from ge.model.cuda.binding import Binding, Bindings
-from ge.model.cuda.control import Part, Step, parts_of_block, steps_in
+from ge.model.cuda.checks import Checks
+from ge.model.cuda.control import Guard, Part, Step, parts_of_block, steps_in
 from ge.model.cuda.host import Copies, HostPart
-from ge.model.cuda.trial import Trial
 from ge.model.cuda.tuning import Tuning, task_key
 from ge.plan import KernelImage, Plan, Task, View
 from ge.target.cuda import architecture_of, named
@@ -43,6 +43,7 @@ from npu_runtime import OutOfDeviceMemory, UnsupportedTask, cuda, selected_devic
 
 if TYPE_CHECKING:
     import tbe
+    from ge.model.cuda.trial import Trial
 
 __all__ = ["CudaProgram"]
 
@@ -73,34 +74,53 @@ class _Way:
             self.after()
 
 
-@dataclass
 class _Call:
     """A task that libraries can run in several ways, each with several candidates; the compiler's choice is first."""
 
-    task: Task
-    ways: list[_Way]
-    before: list[Callable[[], None]]  # copies of operands to aligned memory
-    after: list[Callable[[], None]]  # copies of results from aligned memory
-    chosen: tuple[int, int] = (0, 0)  # way and candidate
+    def __init__(self, task: Task, makers: Sequence[Callable[[], _Way]]) -> None:
+        self.task = task
+        self._makers = list(makers)
+        self._made: list[_Way | None] = []  # None: the library refuses it
+        self.refused: list[str] = []
+        self.chosen = (0, 0)  # way and candidate
 
-    def candidates(self) -> list[tuple[int, int]]:
+    def candidates(self) -> Iterator[tuple[int, int]]:
         """All ways with all their candidates, best guess first."""
-        return [(w, c) for w, way in enumerate(self.ways) for c in range(way.call.candidates)]
+        for number in range(len(self._makers)):
+            way = self._way(number)
+            if way is not None:
+                yield from ((number, candidate) for candidate in range(way.call.candidates))
+
+    def _way(self, number: int) -> _Way | None:
+        while len(self._made) <= number:
+            made = None
+            try:
+                made = self._makers[len(self._made)]()
+            except UnsupportedTask as error:
+                self.refused.append(str(error))
+            self._made.append(made)
+        return self._made[number]
+
+    def _chosen_way(self, candidate: tuple[int, int]) -> _Way:
+        way = self._way(candidate[0])
+        assert way is not None, "a way that the library refuses has no candidates"
+        return way
 
     def prepare(self, candidate: tuple[int, int]) -> int:
         """The workspace bytes that a candidate needs, -1 if the library cannot build it."""
-        return self.ways[candidate[0]].call.prepare(candidate[1])
+        return self._chosen_way(candidate).call.prepare(candidate[1])
 
     def describe(self, candidate: tuple[int, int]) -> str:
         """Implementation, engine and settings; the text is stable for one version of the library."""
-        way = self.ways[candidate[0]]
+        way = self._chosen_way(candidate)
         return f"{way.name}{'+kernel' if way.after is not None else ''} {way.call.describe(candidate[1])}"
 
     def enqueue(self, program: _Loaded) -> None:
-        for copy in self.before:
+        way = self._chosen_way(self.chosen)
+        for copy in program.copies_before(self.task):
             copy()
-        self.ways[self.chosen[0]].enqueue(program, self.chosen[1])
-        for copy in self.after:
+        way.enqueue(program, self.chosen[1])
+        for copy in program.copies_after(self.task):
             copy()
 
 
@@ -165,7 +185,7 @@ class CudaProgram:
             loaded.bind_own()
             with loaded.on(loaded.own_stream):
                 loaded.feed(feeds)
-                shapes = loaded.launch(feeds)
+                shapes = loaded.launch_checked(feeds)
                 loaded.fetch(results)
         return shapes
 
@@ -262,11 +282,13 @@ class _Loaded:
         self.tuning = Tuning(plan, device)
         self.modules = [self._module(image) for image in plan.kernels]
         self.calls: list[_Call] = []
+        self.shared: dict[str, _LibraryCall] = {}  # library calls by their description
         self.wrong: list[str] = []  # candidates that tuning found to give wrong results
         self.copies = Copies()
         if plan.steps != 1:
             raise UnsupportedTask(f"{plan.name} runs in {plan.steps} parts of the batch")
         self.binding = self.bindings.scratch(binding)
+        self.checks = Checks(self)
         self.parts: list[Part] = parts_of_block(self)
         for call in self.calls:
             self._settle(call)
@@ -294,6 +316,7 @@ class _Loaded:
 
     def scalar(self, view: View) -> Any:
         """Read the number in a view on the host."""
+        self.checks.settle()
         array = np.empty(1, numpy_dtype(view.dtype))
         self._download(array, self.address(view))
         return array[0]
@@ -488,19 +511,25 @@ class _Loaded:
         )
 
     def _call(self, task: Task, ways: Sequence[Callable[[], _Way]]) -> Callable[[], None]:
-        """A library call in the ways that the library does not refuse."""
-        found, refused = [], []
-        for way in ways:
-            try:
-                found.append(way())
-            except UnsupportedTask as error:
-                refused.append(str(error))
-        if not found:
-            raise UnsupportedTask(f"{task.name}: {'; '.join(refused)}")
-        before = [*self._copies(task, task.inputs), *self.narrowed.get(id(task), (0, []))[1]]
-        call = _Call(task, found, before, self._copies(task, task.outputs, back=True))
+        """A library call in the ways that the library does not refuse; made when they are first considered."""
+        call = _Call(task, ways)
         self.calls.append(call)
         return lambda: call.enqueue(self)
+
+    def copies_before(self, task: Task) -> list[Callable[[], None]]:
+        """The copies of a task's operands to aligned memory, and of a bias to its narrow type."""
+        return [*self._copies(task, task.inputs), *self.narrowed.get(id(task), (0, []))[1]]
+
+    def copies_after(self, task: Task) -> list[Callable[[], None]]:
+        """The copies of a task's results from aligned memory."""
+        return self._copies(task, task.outputs, back=True)
+
+    def _library_call(self, kind: str, library: str, *described: Any) -> Any:
+        """A call of a library; equal ones are one, because candidates take long to find and to build."""
+        key = repr((kind, described))
+        if key not in self.shared:
+            self.shared[key] = getattr(_libraries(), kind)(self.device, _library(library), *described)
+        return self.shared[key]
 
     def _operands(self, task: Task) -> tuple[_Operand, _Operand, _Operand]:
         """Bias, residual and result."""
@@ -562,9 +591,9 @@ class _Loaded:
         first, second, result = (self._matrix(v, leading) for v in (a, b, y))
         activation = _activation(op)
         by_kernel = activation == "gelu_erf"
-        call = _libraries().Product(
-            self.device,
-            _library("cublasLt"),
+        call = self._library_call(
+            "Product",
+            "cublasLt",
             a.dtype,
             y.dtype,
             math.prod(leading),
@@ -671,9 +700,9 @@ class _Loaded:
     def _matrix_way(self, task: Task, op: Operation, *views: View) -> _Way:
         """A gradient as a product of matrices: the same operands and result, reshaped."""
         sides = [self._matrix(v, ()) for v in (*op.inputs, *op.outputs)]
-        call = _libraries().Product(
-            self.device,
-            _library("cublasLt"),
+        call = self._library_call(
+            "Product",
+            "cublasLt",
             op.inputs[0].dtype,
             op.outputs[0].dtype,
             1,
@@ -691,9 +720,9 @@ class _Loaded:
         """A convolution of cuDNN in one direction; the operands share one type, the result has its own."""
         result = {"forward": y, "data": x, "weights": w}[direction]
         operand = x if direction == "weights" else w
-        call: cuda.Convolution = _libraries().Convolution(
-            self.device,
-            _library("cudnn"),
+        call: cuda.Convolution = self._library_call(
+            "Convolution",
+            "cudnn",
             direction,
             operand.dtype,
             result.dtype,
@@ -748,9 +777,9 @@ class _Loaded:
         y, sums = _four(task.outputs[0]), task.outputs[1]
         mask = _four(task.inputs[3]) if len(task.inputs) > 3 else None
         wanted = self._is_read(sums)
-        call = _libraries().Attention(
-            self.device,
-            _library("cudnn"),
+        call = self._library_call(
+            "Attention",
+            "cudnn",
             q.dtype,
             q.shape,
             q.strides,
@@ -839,12 +868,22 @@ class _Loaded:
     def _settle(self, call: _Call) -> None:
         """Select the candidate that was fastest when last timed, else the first that can be built."""
         known = self.tuning.choice(call.task)
-        order = sorted(call.candidates(), key=lambda c: known is None or call.describe(c) != known)
-        for candidate in order:
-            if 0 <= call.prepare(candidate) <= _WORKSPACE_LIMIT:
-                call.chosen = candidate
+        if known is not None:
+            for candidate in call.candidates():
+                if call.describe(candidate) == known and self._fits(call, candidate):
+                    return
+        for candidate in call.candidates():
+            if self._fits(call, candidate):
                 return
-        raise UnsupportedTask(f"{call.task.name}: the library builds none of its candidates")
+        causes = "; ".join(call.refused) or "the library builds none of its candidates"
+        raise UnsupportedTask(f"{call.task.name}: {causes}")
+
+    def _fits(self, call: _Call, candidate: tuple[int, int]) -> bool:
+        """Choose a candidate if the library can build it in the memory that it may take."""
+        if 0 <= call.prepare(candidate) <= _WORKSPACE_LIMIT:
+            call.chosen = candidate
+            return True
+        return False
 
     def _workspace(self) -> cuda.Memory:
         most = max((call.prepare(call.chosen) for call in self.calls), default=0)
@@ -876,6 +915,8 @@ class _Loaded:
 
     def _fastest(self, call: _Call) -> tuple[int, int]:
         """The fastest candidate whose results match the first one's, on random operands."""
+        from ge.model.cuda.trial import Trial  # needs the code generator
+
         trial = Trial(self, call.task)
         call.enqueue(self)
         trial.keep()
@@ -961,7 +1002,7 @@ class _Loaded:
             if address != bound:
                 self._staged(bound, address, port.desc.nbytes)
         self._bind(binding)
-        shapes = self.launch()
+        shapes = self.launch_checked()
         for port, bound, address in zip(self.plan.outputs, binding.outputs, given.outputs, strict=True):
             if address != bound:
                 self._staged(address, bound, port.desc.nbytes)
@@ -996,6 +1037,14 @@ class _Loaded:
             shapes |= part.launch(self, feeds)
         return shapes
 
+    def launch_checked(self, feeds: Sequence[np.ndarray] | None = None) -> dict[int, tuple[int, ...]]:
+        """Enqueue a run and wait for its checks; raises for invalid elements."""
+        self.checks.begin()
+        shapes = self.launch(feeds)
+        self.done.record(self.stream)
+        self.checks.end(self.done)
+        return shapes
+
     def download(self, number: int, array: np.ndarray) -> None:
         """Copy a buffer of the plan to the host."""
         self._download(array, self._base(number))
@@ -1022,10 +1071,11 @@ class _Loaded:
         The contents of host branches and loops count once; a loop inside a graph counts as a whole.
         """
         found: dict[int, float] = {}
-        if any(isinstance(part, HostPart) for part in self.parts):
+        outside = (HostPart, Guard)  # parts that no graph has
+        if any(isinstance(part, outside) for part in self.parts):
             runs = [self._part_times() for _ in range(repeats)]
             for part, times in zip(self.parts, zip(*runs, strict=True), strict=True):
-                if isinstance(part, HostPart):
+                if isinstance(part, outside):
                     found |= {id(t): float(np.median(times)) / 1e3 / len(part.tasks) for t in part.tasks}
         for steps in steps_in(self.parts):
             found |= {id(step.task): self._step_seconds(step, repeats) for step in steps.steps}

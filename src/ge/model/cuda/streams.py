@@ -20,7 +20,7 @@ SIDE_BYTES = 64 << 20  # read and written by a task of the side stream
 _BATCH = 12  # tasks per batch of the side stream: each batch costs the main stream an event
 _PATIENCE = 6  # tasks of the main stream that the first of a batch waits for
 _AHEAD = 24  # tasks by which a cast of weights is moved ahead
-_ALONE = frozenset({"kernel", "copy", "reorder"})  # kinds that need no workspace
+_ALONE = frozenset({"kernel", "copy", "reorder", "check"})  # kinds that need no workspace
 
 
 class Move(Enum):
@@ -132,6 +132,8 @@ def schedule(plan: Plan, groups: Sequence[Sequence[Task]]) -> list[tuple[int, bo
         if number in side or number in early:
             if not waiting:
                 patience = _PATIENCE
+            if any(task.kind == "check" for task in groups[number]):
+                patience = 0  # the host waits for it
             waiting.append(number)
             queued.add(access[number])
             if len(waiting) == _BATCH:

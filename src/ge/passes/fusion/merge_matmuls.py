@@ -8,12 +8,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import lookup
+from ge.ops.base import Pattern, lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["MergeMatmuls"]
+
+_FEW_ROWS = 64
 
 
 class MergeMatmuls(Pass):
@@ -23,7 +25,9 @@ class MergeMatmuls(Pass):
        MatMul with their weights side by side, followed by a Split.
     2. Only if every reader of the results accepts strided views (its `strided_inputs`) or is a view itself (its
        `views`), so that the Split is free.
-    3. Results that are outputs of the graph stay as they are.
+    3. On GPUs, products of a few rows, which the memory of the weights limits, also if generated kernels read the
+       results: they read slices of the wider one.
+    4. Results that are outputs of the graph stay as they are.
     """
 
     name = "merge_matmuls"
@@ -31,7 +35,7 @@ class MergeMatmuls(Pass):
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         by_input: dict[ir.Value, list[ir.Node]] = {}
         for node in graph:
-            if node.op_type == "MatMul" and _mergeable(node):
+            if node.op_type == "MatMul" and _mergeable(node, options):
                 by_input.setdefault(node.inputs[0], []).append(node)  # type: ignore[arg-type]
         changed = False
         for nodes in by_input.values():
@@ -41,7 +45,7 @@ class MergeMatmuls(Pass):
         return changed
 
 
-def _mergeable(node: ir.Node) -> bool:
+def _mergeable(node: ir.Node, options: CompileOptions) -> bool:
     attrs, weight = attrs_of(node), constant_of(node.inputs[1])
     if (
         weight is None
@@ -57,11 +61,15 @@ def _mergeable(node: ir.Node) -> bool:
     if result.is_graph_output() or attrs["output_dtype"]:
         return False
     readers = result.consumers()
-    return bool(readers) and all(_takes_views(n) for n in readers)
+    rows = desc_of(result).size // max(desc_of(result).shape[-1], 1)
+    few = options.target.kind == "cuda" and 0 < rows <= _FEW_ROWS
+    return bool(readers) and all(_takes_views(n, few) for n in readers)
 
 
-def _takes_views(node: ir.Node) -> bool:
+def _takes_views(node: ir.Node, few: bool) -> bool:
     operator = lookup(node.op_type)
+    if few and operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST):
+        return True
     return bool(operator.strided_inputs) or (operator.views is not None and operator.views.looks_ahead)
 
 

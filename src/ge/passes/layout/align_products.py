@@ -16,7 +16,8 @@ __all__ = ["AlignProducts"]
 
 _ELEMENTS = 8  # 16-bit elements between addresses that cuBLAS's fast kernels can read from
 _LEAST_SIDE = 256  # of a compute-bound product: the copies cost little beside it
-_LEAST_WORK = 1 << 31  # multiplications
+_LEAST_WORK = 1 << 29  # multiplications
+_LEAST_WINDOWS = 1 << 31  # the same, of a convolution
 _PADDED_READERS = frozenset({"MatMul", "Transpose", "Conv", "ConvGradWeight"})  # of a value, or of its views
 
 
@@ -80,7 +81,7 @@ def _missing_channels(node: ir.Node) -> int:
         (result, other.size // other.shape[-1]) if gradient else (other, result.size // result.shape[-1])
     )
     work = places * weight.size
-    return -x.shape[-1] % _ELEMENTS if work >= _LEAST_WORK else 0
+    return -x.shape[-1] % _ELEMENTS if work >= _LEAST_WINDOWS else 0
 
 
 class AlignProducts(Pass):
