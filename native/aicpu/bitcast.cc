@@ -1,4 +1,4 @@
-// bitcast: the bytes of a tensor as another element type.
+// bitcast: reinterprets the bytes of a tensor as another element type.
 #include <cstring>
 
 #include "aicpu/dispatch.h"

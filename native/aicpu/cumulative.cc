@@ -8,7 +8,7 @@
 namespace npu::aicpu {
 namespace {
 
-// Integers wrap around; done unsigned, where that is defined.
+// Integers wrap around; computed unsigned, where overflow is defined.
 template <class T>
 T wrapping(T a, T b, bool multiply) {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
@@ -60,7 +60,7 @@ struct LogSumExp {
   }
 };
 
-// `where`, when given, receives the position each maximum or minimum came from.
+// `where`, if given, receives the position of each maximum or minimum.
 template <class T, class Op, class A>
 void scan(const AxisView& view, const T* x, T* y, std::int64_t* where, bool exclusive, bool reverse) {
   const std::int64_t lanes = view.outer * view.inner;

@@ -7,7 +7,7 @@
 namespace npu::aicpu {
 namespace {
 
-// What products are summed in; integers wrap around as their own type would.
+// Accumulator type; integers wrap around as in their own type.
 template <class T>
 auto accumulator() {
   if constexpr (std::is_integral_v<T>) {
@@ -22,7 +22,7 @@ auto accumulator() {
 template <class T>
 using Accumulator = decltype(accumulator<T>());
 
-// The matrix of a batched operand for one batch index of the output; sizes of one repeat.
+// The matrix of a batched operand for one batch index of the output; dimensions of size one broadcast.
 std::int64_t batch_offset(const Tensor& operand, const Dims& out, std::int64_t index) {
   std::int64_t offset = 0;
   std::int64_t step = operand.dims[operand.rank() - 1] * operand.dims[operand.rank() - 2];

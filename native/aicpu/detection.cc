@@ -44,7 +44,7 @@ struct Chosen {
   float score;
 };
 
-// Whether a comes after b: candidates go by falling score, the lower index first among equals.
+// True if a comes after b: candidates are ordered by descending score, then by index.
 bool later(const Chosen& a, const Chosen& b) {
   return a.score < b.score || (a.score == b.score && a.index > b.index);
 }
@@ -61,7 +61,7 @@ std::vector<Chosen> suppress(const std::vector<Box>& boxes, const float* scores,
   const auto box = [&](const Chosen& c) -> const Box& { return boxes[static_cast<std::size_t>(c.index)]; };
   std::vector<Chosen> kept;
   std::vector<Chosen> heap = candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score);
-  std::make_heap(heap.begin(), heap.end(), later);  // a few of many are taken: no need to sort them all
+  std::make_heap(heap.begin(), heap.end(), later);  // only a few are taken: a heap avoids a full sort
   while (!heap.empty() && static_cast<std::int64_t>(kept.size()) < limits.most) {
     std::pop_heap(heap.begin(), heap.end(), later);
     const Chosen candidate = heap.back();
@@ -74,7 +74,7 @@ std::vector<Chosen> suppress(const std::vector<Box>& boxes, const float* scores,
   return kept;
 }
 
-// Soft suppression: every kept box lowers the scores of those it overlaps.
+// Soft NMS: every kept box lowers the scores of overlapping boxes.
 std::vector<Chosen> suppress_softly(const std::vector<Box>& boxes, const float* scores,
                                     const Limits& limits) {
   std::vector<Chosen> rest = candidates(scores, static_cast<std::int64_t>(boxes.size()), limits.score);
@@ -217,7 +217,7 @@ std::vector<Box> boxes_of(const float* values, std::int64_t n, std::int64_t stri
   return boxes;
 }
 
-// What all labels keep of one image, best first; the lower label comes first among equals.
+// Kept boxes of all labels of one image, by descending score, then by label.
 std::vector<Detection> detections(const float* boxes, const float* scores, std::int64_t n,
                                   std::int64_t stride, std::int64_t labels, const Limits& limits,
                                   std::int64_t most) {

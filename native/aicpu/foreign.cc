@@ -1,4 +1,4 @@
-// Loading libraries of custom kernels, and the translation of a call into their C interface.
+// Loads libraries of custom kernels and calls them through their C interface.
 #include "aicpu/foreign.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ struct ForeignKernel {
 
 namespace {
 
-// Kernels are never forgotten: programs hold on to them.
+// Kernels are never unloaded: programs refer to them.
 struct Libraries {
   std::mutex lock;
   std::deque<ForeignKernel> kernels;

@@ -87,7 +87,7 @@ class Transform {
   std::vector<Complex> chirp_, spectrum_;
 };
 
-// A tensor of complex or real numbers, seen along one axis.
+// A view of a complex or real tensor along one axis.
 template <class T>
 struct Lanes {
   T* data;

@@ -1,4 +1,4 @@
-// grid_sample: images read at given points, in two or three dimensions.
+// grid_sample: samples images at given points, in two or three dimensions.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 enum class Mode { Nearest, Linear, Cubic };
 enum class Padding { Zeros, Border, Reflection };
 
-constexpr double kFar = 1e9;  // coordinates are kept within what an index can hold
+constexpr double kFar = 1e9;  // clamp coordinates to the range of an index
 
 // Sampling along one axis.
 struct AxisSampler {
@@ -123,7 +123,7 @@ Status read_spec(const Call& call, Spec& spec) {
   return Status::ok();
 }
 
-// All places in a plane that one point reads, with their weights.
+// The elements of a plane that a point reads, with their weights.
 struct Stencil {
   std::array<std::int64_t, 64> place;
   std::array<double, 64> weight;

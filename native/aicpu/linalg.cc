@@ -87,7 +87,7 @@ struct Batch {
   }
 };
 
-// Runs body(i) for every matrix of a batch; a false result makes the whole call fail with `message`.
+// Runs body(i) for every matrix of a batch; fails with `message` if a result is false.
 template <class Body>
 Status for_batch(const Batch& batch, const char* message, const Body& body) {
   std::atomic<bool> sound{true};

@@ -14,7 +14,7 @@ namespace {
 
 using Block = std::array<std::uint32_t, 4>;
 
-// Words of the counters from a position on, one after the other.
+// Consecutive words of the counters, starting at a position.
 class Words {
  public:
   Words(std::uint64_t key, std::uint64_t low, std::uint64_t high, std::uint64_t skip)
@@ -26,7 +26,7 @@ class Words {
   }
 
  private:
-  // Ten rounds of multiplication and mixing over one counter, which moves on.
+  // Ten Philox rounds over one counter; advances the counter.
   void next() {
     constexpr std::uint64_t kM0 = 0xd2511f53u, kM1 = 0xcd9e8d57u;
     constexpr std::uint32_t kW0 = 0x9e3779b9u, kW1 = 0xbb67ae85u;
@@ -57,7 +57,7 @@ double unit(Words& words, double) {
   return static_cast<double>(high << 32 | words()) * 0x1p-52;
 }
 
-// Two normal numbers by Box and Muller.
+// Two normal numbers by the Box-Muller transform.
 template <class Real>
 std::array<Real, 2> normal_pair(Words& words) {
   const Real first = std::max(unit(words, Real{}), static_cast<Real>(1.0e-7f));
@@ -66,7 +66,7 @@ std::array<Real, 2> normal_pair(Words& words) {
   return {std::sin(angle) * radius, std::cos(angle) * radius};
 }
 
-// A group of numbers that one counter gives, or that are drawn until they are inside two deviations.
+// A group of numbers from one counter, or redrawn until they are within two standard deviations.
 template <class Real>
 void draw_group(Words words, bool truncated, Real* group, std::size_t size) {
   for (std::size_t count = 0; count < size;) {

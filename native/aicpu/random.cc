@@ -24,7 +24,7 @@ struct State {
   std::uint64_t counter = 0;
 };
 
-// Ten rounds of multiplication and mixing over one counter value.
+// Ten Philox rounds over one counter value.
 Block philox(State state, std::uint64_t step) {
   constexpr std::uint64_t kM0 = 0xd2511f53u, kM1 = 0xcd9e8d57u;
   constexpr std::uint32_t kW0 = 0x9e3779b9u, kW1 = 0xbb67ae85u;

@@ -1,4 +1,4 @@
-// roi_align, max_roi_pool, crop_and_resize: regions of images brought to one size.
+// roi_align, max_roi_pool, crop_and_resize: resample regions of images to one size.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ struct Taps {
   double weight[4];
 };
 
-// False outside the image; the border of one pixel around it still counts, as the operator defines.
+// False outside the image; a border of one pixel still counts as inside, by definition of the operator.
 bool bilinear_taps(double y, double x, std::int64_t height, std::int64_t width, Taps& taps) {
   if (!(y >= -1 && y <= static_cast<double>(height) && x >= -1 && x <= static_cast<double>(width)))
     return false;

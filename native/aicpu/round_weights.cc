@@ -15,9 +15,9 @@ namespace {
 constexpr float kTogether = 4.0f;
 constexpr int kFlipsInWindow = 4;
 constexpr int kLastFlips = 3;
-constexpr std::int64_t kLongSum = 512;  // from here on the cheapest flips come close enough
+constexpr std::int64_t kLongSum = 512;  // above this number greedy selection is accurate enough
 constexpr std::int64_t kBlock = 16;     // rows that are read together where they are adjacent
-constexpr double kShare = 1 << 14;      // weights worth a thread
+constexpr double kShare = 1 << 14;      // weights per thread
 
 // Where the weights of one output (a row) are: channels times taps, and how the rows follow one another.
 struct Layout {
@@ -35,7 +35,7 @@ T other_neighbour(T nearest, float weight) {
   return other;
 }
 
-// What taking the other neighbour adds to the square of an error.
+// Increase of the squared error by rounding to the other neighbour.
 float added(float change, float error) { return change * (change + 2 * error); }
 
 // Chooses the neighbours of one row. A weight has the error of the number it was given, and a change: what
@@ -77,7 +77,7 @@ class Row {
   bool is_above(std::int64_t i) const { return errors_[static_cast<std::size_t>(i)] > 0; }
 
  private:
-  // The errors of one channel's taps largely cancel.
+  // Makes the errors of one channel's taps mostly cancel.
   void settle_window(std::int64_t channel) {
     const float* const errors = errors_.data() + channel * taps_;
     const float* const changes = changes_.data() + channel * taps_;
@@ -129,7 +129,7 @@ class Row {
   // sum.
   void settle_total(const float* means, float squares) {
     const float window = taps_ == 1 ? 0 : kTogether;
-    const float limit = 4 * (1 + window) * std::abs(total_) / squares;  // twice what is needed on average
+    const float limit = 4 * (1 + window) * std::abs(total_) / squares;  // twice the average need
     const float side = total_ < 0 ? 1.0f : -1.0f;
     const float *const errors = errors_.data(), *const changes = changes_.data(), *const sums = sums_.data();
     candidates_.clear();
@@ -138,7 +138,7 @@ class Row {
       for (std::int64_t t = 0; t < taps_; ++t, ++i) {
         const float gain = changes[i] * mean;
         const float cost = added(changes[i], errors[i]) + window * added(changes[i], sum);
-        // Few pass: one condition, without branches inside.
+        // Few pass: one condition without inner branches.
         if ((gain > 0) & (cost < limit * gain)) candidates_.emplace_back(cost / gain, i);
       }
     }

@@ -31,7 +31,7 @@ struct Mul {
       return static_cast<T>(value_of(old) * value_of(update));
   }
 };
-// NaN stays, and comes from either side: to is_less it is the largest number.
+// NaN propagates from either operand; is_less orders it as the largest number.
 struct Max {
   template <class T>
   static T apply(T old, T update) {
@@ -47,7 +47,7 @@ struct Min {
   }
 };
 
-// Where updates go: the place of each slice of `size` elements.
+// Destination of the updates: the offset of each slice of `size` elements.
 struct Slices {
   std::vector<std::int64_t> places;
   std::int64_t size = 1;
@@ -68,7 +68,7 @@ Status reduce(const Call& call, const Slices& slices) {
   return with_type(call.inputs[0].dtype, [&](auto zero) { return apply<decltype(zero), Op>(call, slices); });
 }
 
-// Copies the data, then updates it. Plain replacement only needs the width of an element.
+// Copies the data, then updates it. Replacement without reduction depends only on the element size.
 Status update(const Call& call, const Slices& slices) {
   const Tensor& data = call.inputs[0];
   if (call.outputs[0].data != data.data && data.bytes()) {

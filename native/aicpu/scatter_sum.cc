@@ -1,4 +1,4 @@
-// scatter_sum: rows added up at their places in a table of zeros, as gradients of embeddings are.
+// scatter_sum: accumulates rows into a zero table, as in gradients of embeddings.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -14,15 +14,15 @@
 namespace npu::aicpu {
 namespace {
 
-constexpr std::size_t kStreamed = std::size_t{1} << 20;  // tables beyond it are cleared past the caches
+constexpr std::size_t kStreamed = std::size_t{1} << 20;  // larger tables are cleared with non-temporal stores
 constexpr double kShareBytes = 1 << 19;                  // that are worth a thread
 
-// An update: where it goes and which one it is.
+// An update: its row and its index.
 struct Entry {
   std::int64_t row, position;
 };
 
-// Entries by row, those of a row in their own order.
+// Entries sorted by row (stable).
 void sort_entries(std::vector<Entry>& entries, std::int64_t rows) {
   const auto count = static_cast<std::int64_t>(entries.size());
   if (count < rows / 8) {
@@ -53,7 +53,7 @@ void stream_zeros(char* first, const char* last) {
 }
 #endif
 
-// Whole lines go to memory without being read first; the ends are stored plainly.
+// Non-temporal stores for whole cache lines, plain stores for the ends.
 void clear(char* begin, char* end, [[maybe_unused]] bool streamed) {
 #if defined(__x86_64__)
   if (streamed && end - begin >= 256) {
@@ -69,7 +69,7 @@ void clear(char* begin, char* end, [[maybe_unused]] bool streamed) {
   std::memset(begin, 0, static_cast<std::size_t>(end - begin));
 }
 
-// The rows between those that receive something.
+// Clears the rows without updates.
 void clear_others(const Tensor& out, std::int64_t rows, const std::vector<Entry>& entries, std::int64_t lo,
                   std::int64_t hi) {
   const std::size_t row_bytes = out.bytes() / static_cast<std::size_t>(rows);
@@ -123,7 +123,7 @@ std::size_t row_start(const std::vector<Entry>& entries, std::size_t place) {
 template <class T>
 Status sum(const Call& call, const std::vector<Entry>& entries, std::int64_t rows, std::int64_t width) {
   const auto count = static_cast<std::int64_t>(entries.size());
-  const std::int64_t work = rows + count;  // a row to clear counts like a row to add
+  const std::int64_t work = rows + count;  // clearing a row costs as much as adding one
   const auto row_bytes = static_cast<std::int64_t>(static_cast<std::size_t>(width) * sizeof(T));
   parallel_for(work, grain(kShareBytes, row_bytes), [&](std::int64_t lo, std::int64_t hi) {
     const auto share = [work](std::int64_t whole, std::int64_t at) { return whole * at / work; };

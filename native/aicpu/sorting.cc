@@ -39,7 +39,7 @@ bool comes_first(const Item<T>& a, const Item<T>& b) {
   return a.index < b.index;
 }
 
-// Brings the first `k` of a row into order.
+// Sorts the first `k` elements of a row.
 template <class T>
 void order_row(std::vector<Item<T>>& items, std::int64_t k, bool descending) {
   const auto compare = descending ? &comes_first<T, true> : &comes_first<T, false>;
@@ -79,7 +79,7 @@ Status order(const Call& call, std::int64_t k, bool descending, const Tensor* va
   }
   if (indices && indices->elements() != rows.count * k)
     return Status::error("the indices output does not match");
-  // Positions are made as int64, in the output itself where it is of that type.
+  // Indices are computed as int64, directly in the output if it has that type.
   const bool direct = !indices || indices->dtype == DType::Int64;
   std::vector<std::int64_t> made(direct ? 0 : static_cast<std::size_t>(rows.count * k));
   std::int64_t* places = !indices ? nullptr : direct ? indices->as<std::int64_t>() : made.data();

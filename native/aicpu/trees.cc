@@ -30,7 +30,7 @@ constexpr std::uint32_t kEquality = 1u << 30;       // the test is x == threshol
 constexpr std::uint32_t kFeature = kBranch - 1;
 
 constexpr std::int64_t kBlock = 64;  // rows at a time
-constexpr int kLanes = 8;            // descents side by side, so that one waits for memory while others go on
+constexpr int kLanes = 8;            // interleaved descents, to hide memory latency
 
 struct Forest {
   const Node* nodes;
@@ -49,14 +49,14 @@ inline std::int32_t next(const Node& node, float x, bool plain) {
     if (node.feature & kEquality) fails = !(x == node.threshold);
     if (std::isnan(x)) fails = !(node.feature & kMissingPasses);
   }
-  // Without a jump: which way a row goes cannot be predicted.
+  // Branch-free: the path of a row is unpredictable.
   return node.child +
          (static_cast<std::int32_t>(fails) & static_cast<std::int32_t>((node.feature / kBranch) & 1u));
 }
 
 using Lanes = std::array<const float*, kLanes>;
 
-// Lane i goes down from at[i] with the features rows[i].
+// Lane i descends from at[i] with the features rows[i].
 template <bool plain>
 inline void descend(const Node* nodes, std::int32_t depth, std::array<std::int32_t, kLanes>& at,
                     const Lanes& rows) {

@@ -77,7 +77,7 @@ Status give_indices(Call& call, std::size_t output, const std::vector<std::int64
   return Status::ok();
 }
 
-// Slices along an axis as rows of a matrix.
+// View slices along an axis as rows of a matrix.
 template <class T>
 std::unique_ptr<T[]> rows_along(const T* x, const AxisView& view) {
   auto rows = std::make_unique<T[]>(static_cast<std::size_t>(view.outer * view.size * view.inner));

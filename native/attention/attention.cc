@@ -1,4 +1,4 @@
-// Attention: which implementation this machine can run, and the memory it works in.
+// Attention: selects this machine's implementation and computes its scratch size.
 #include "attention/attention.h"
 
 #include "attention/layout.h"

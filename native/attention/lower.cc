@@ -101,7 +101,7 @@ class Operands {
     return located(found, view);
   }
 
-  // What hides keys, when there is such an input.
+  // The mask, if there is one.
   std::optional<Operand> optional_mask(std::size_t index, const Shape& shape) {
     if (low_.input_count() <= index) return {};
     return mask(low_.input(index), shape.queries, shape.keys);
@@ -149,7 +149,7 @@ Rows rows_at(void* base, const Operand& operand, std::int64_t head) {
   return {static_cast<char*>(base) + operand.stack.offset(head), operand.stack.row};
 }
 
-// What masks have in common for all heads.
+// Properties of the mask shared by all heads.
 Mask mask_of(const Lowering& low, std::size_t index) {
   if (low.input_count() <= index) return {};
   const bool kept = low.input(index).dtype == DType::Bool;
@@ -328,7 +328,7 @@ void lower_fused(Lowering& low) {
   if (low.output_count() > 1) params.sums = operands.sums(low.output(1), shape.queries);
   params.mask = operands.optional_mask(3, shape);
   const std::int64_t threads = omp_get_max_threads();
-  // Each part packs the keys and values of its head anew.
+  // Each part packs the keys and values of its head again.
   if (params.heads % threads && params.heads < 8 * threads) params.parts = threads;
   params.parts = std::min(params.parts, shape.queries);
   params.buffer_bytes = (attention::forward_scratch(shape, q.dtype) + 63) / 64 * 64;

@@ -1,4 +1,4 @@
-// acl/acl.h: settings of dynamic AIPP, and what they do to images.
+// acl/acl.h: settings of dynamic AIPP, and the pre-processing of images.
 #include "c/acl_aipp.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ struct Pixels {
                 static_cast<std::size_t>(c)];
   }
   const T& at(int y, int x, int c) const { return const_cast<Pixels*>(this)->at(y, x, c); }
-  // The value of each element from its place.
+  // Computes each element from its position.
   template <class Make>
   Pixels& fill(Make make) {
     for (int y = 0; y < height; ++y) {
@@ -135,7 +135,7 @@ class Preparation {
     return result;
   }
 
-  // The fourth channel from the front to the back; red with blue, or U with V.
+  // Moves the fourth channel from front to back; swaps red and blue, or U and V.
   Pixels<int> swapped(Pixels<int> pixels) const {
     std::array<int, 4> order{0, 1, 2, 3};
     if (settings_.swap_fourth && format_.leading) order = {1, 2, 3, 0};
@@ -175,7 +175,7 @@ class Preparation {
     return along(along(std::move(pixels), height, true), width, false);
   }
 
-  // Linear interpolation along an axis, pixels taken as areas.
+  // Linear interpolation along an axis, with pixels as areas.
   static Pixels<float> along(Pixels<float> pixels, int size, bool rows) {
     const int has = rows ? pixels.height : pixels.width;
     if (has == size) return pixels;

@@ -14,16 +14,16 @@
 namespace npu::acl {
 namespace {
 
-// What a plan says about pre-processing of its inputs.
+// Pre-processing of a plan's inputs.
 Json::List aipp(const Plan& plan) {
   const Json* records = plan.report.find("aipp");
   return records ? records->items("aipp") : Json::List();
 }
 
 constexpr std::int64_t kAippBytes =
-    4096;  // of the input that stands for the settings, which are kept beside it
+    4096;  // of the settings input, which is never read: settings are kept separately
 
-// A model and the gear that was chosen last.
+// A model and the current gear.
 struct Loaded {
   explicit Loaded(std::shared_ptr<LoadedModel> given) : model(std::move(given)) {
     const Package& package = model->package();
@@ -42,7 +42,7 @@ struct Loaded {
     }
   }
 
-  // Images that are pre-processed as a run says are bytes, and have one more input each for the settings.
+  // Dynamically pre-processed images are bytes, each with one more input for the settings.
   void describe_aipp(const Plan& plan) {
     for (const Json& record : aipp(plan)) {
       if (record.at("mode", "aipp").text("aipp") != "dynamic") continue;
@@ -55,7 +55,7 @@ struct Loaded {
     }
   }
 
-  // The place of an input among those with dynamic AIPP; -1 for any other.
+  // The index of an input among those with dynamic AIPP, else -1.
   int image_place(std::size_t index) const {
     for (std::size_t i = 0; i < images.size(); ++i) {
       if (images[i].first == index) return static_cast<int>(i);
@@ -66,7 +66,7 @@ struct Loaded {
   const std::optional<Gears>& gears() const { return model->package().gears; }
 
   std::shared_ptr<LoadedModel> model;
-  std::vector<Port> inputs, outputs;  // at their largest; with gears one more input, the numbers of the gear
+  std::vector<Port> inputs, outputs;  // at maximum size; with gears one more input, the sizes of the gear
   std::vector<std::pair<std::size_t, bool>> images;  // inputs with dynamic AIPP; whether channels come last
   std::mutex mutex;
   std::size_t current;
@@ -211,7 +211,7 @@ void choose(const char* function, std::uint32_t id, aclmdlDataset* dataset, std:
   loaded->current = *dataset->gear;
   loaded->actual.clear();
   if (index >= dataset->buffers.size()) return;
-  const aclDataBuffer& buffer = *dataset->buffers[index];  // where the model of the conventions reads them
+  const aclDataBuffer& buffer = *dataset->buffers[index];  // where other runtimes read them
   const std::size_t bytes = choice.size() * sizeof(std::int64_t);
   if (buffer.data && buffer.bytes >= bytes) std::memcpy(buffer.data, choice.data(), bytes);
 }
@@ -231,7 +231,7 @@ std::size_t gear_of(const Loaded& loaded, const aclmdlDataset& feeds) {
 
 std::vector<npu::Array> arrays_of(const aclmdlDataset& dataset, const std::vector<npu::Port>& ports,
                                   const Loaded* model, const char* side, int code) {
-  const std::size_t count = dataset.buffers.size();  // inputs may have more, which hold no data
+  const std::size_t count = dataset.buffers.size();  // inputs may have more, without data
   const std::size_t extra = model ? model->inputs.size() - ports.size() : 0;
   require(count == ports.size() || count == ports.size() + extra,
           "the model has " + std::to_string(ports.size()) + " " + side + "s, the dataset " +
@@ -251,7 +251,7 @@ std::vector<npu::Array> arrays_of(const aclmdlDataset& dataset, const std::vecto
   return arrays;
 }
 
-// Images pre-processed as the dataset says: the arrays become those of the results, which are returned.
+// Pre-processes images as set in the dataset; replaces their arrays and returns the results.
 std::vector<std::vector<std::byte>> prepare(const Loaded& loaded, const npu::Plan& plan,
                                             const std::map<std::size_t, aclmdlAIPP>& settings,
                                             std::vector<npu::Array>& arrays) {
@@ -265,7 +265,7 @@ std::vector<std::vector<std::byte>> prepare(const Loaded& loaded, const npu::Pla
   return made;
 }
 
-// A run with everything checked.
+// Prepares a checked run.
 std::function<void()> execution(std::uint32_t id, const aclmdlDataset* feeds, aclmdlDataset* results) {
   require(feeds && results, "a dataset is null");
   const std::shared_ptr<Loaded> loaded = find_model(id);
@@ -353,7 +353,7 @@ aclError aclmdlSetConfigOpt(aclmdlConfigHandle* handle, aclmdlConfigAttr attr, c
         return read(handle->bytes);
       case ACL_MDL_PRIORITY_INT32:
       case ACL_MDL_LOAD_TYPE_SIZET:
-        return;  // models have no priorities here; the type follows from path and address
+        return;  // priorities have no effect; the type follows from path and address
     }
     require(false, "the option is unknown");
   });
@@ -469,7 +469,7 @@ aclError aclmdlGetInputDims(const aclmdlDesc* modelDesc, size_t index, aclmdlIOD
   return guard("aclmdlGetInputDims", [&] {
     const npu::Port& port = port_of(modelDesc, &Loaded::inputs, index);
     const Loaded& loaded = described(modelDesc);
-    npu::Dims shape = port.dims;  // -1 where gears vary it
+    npu::Dims shape = port.dims;  // -1 for dimensions that gears vary
     for (std::size_t gear = 0; loaded.gears() && gear < loaded.model->gear_count(); ++gear) {
       const std::vector<npu::Port>& inputs = loaded.model->plan(gear).inputs;
       for (std::size_t i = 0; index < inputs.size() && i < shape.size(); ++i) {
@@ -661,7 +661,7 @@ aclError aclmdlSetInputDynamicDims(uint32_t modelId, aclmdlDataset* dataset, siz
     require(dims && dims->dimCount <= ACL_MAX_DIM_CNT, "the dimensions are null or too many");
     const npu::Dims given(dims->dims, dims->dims + dims->dimCount);
     const std::shared_ptr<Loaded> loaded = find_model(modelId);
-    npu::Dims places, choice;  // the dimensions of all inputs, -1 where they vary; the values of those
+    npu::Dims places, choice;  // the dimensions of all inputs, -1 for varying ones; the values of those
     for (const auto& [name, shape] :
          loaded->gears() ? loaded->gears()->inputs : decltype(npu::Gears::inputs)()) {
       places.insert(places.end(), shape.begin(), shape.end());

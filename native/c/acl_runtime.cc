@@ -28,7 +28,7 @@ Process& process() {
   return state;
 }
 
-// These outlive every thread that the caller leaves running.
+// Never destroyed: the caller's threads may outlive static objects.
 Live<Context>& contexts() {
   static auto* all = new Live<Context>("context", ACL_ERROR_RT_CONTEXT_NULL);
   return *all;
@@ -63,7 +63,7 @@ void synchronise(Stream& stream, std::optional<std::chrono::milliseconds> limit 
   if (failure->code) throw AclError(code_of(failure->code), failure->message);
 }
 
-// -- callbacks: a stream hands them to the thread that is subscribed
+// -- callbacks: run by the thread subscribed to the stream
 
 struct Report {
   aclrtCallback function;

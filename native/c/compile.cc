@@ -39,7 +39,7 @@ std::string find_python() {
   return "python3";
 }
 
-// What a process wrote to its standard error, and its exit status.
+// The standard error and exit status of a process.
 struct Ended {
   std::string text;
   int status = 0;
@@ -77,7 +77,7 @@ Ended run(const std::vector<std::string>& words) {
   return ended;
 }
 
-// The number of the first code such as E10020 in a text; 0 where there is none.
+// The number of the first error code (such as E10020) in a text; 0 if there is none.
 int code_in(const std::string& text) {
   for (std::size_t at = text.find('E'); at != std::string::npos; at = text.find('E', at + 1)) {
     const std::string digits = text.substr(at + 1, 5);

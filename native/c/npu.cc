@@ -1,4 +1,4 @@
-// The functions of npu/npu.h.
+// Implementation of npu/npu.h.
 #include "npu/npu.h"
 
 #include <algorithm>

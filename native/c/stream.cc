@@ -53,7 +53,7 @@ void Stream::serve() {
     } catch (...) {
       failure = current_failure();
     }
-    work = nullptr;  // lets go of what it holds before anybody hears that it is done
+    work = nullptr;  // release its captures before signalling completion
     lock.lock();
     if (failure.code && !first_.code) first_ = std::move(failure);
     ++done_;

@@ -1,4 +1,4 @@
-// Swish after a convolution of oneDNN's, whose own costs several times as much.
+// Swish after a oneDNN convolution; oneDNN's own costs several times as much.
 #include <algorithm>
 
 #include "convolution/activation.h"
@@ -39,7 +39,7 @@ class BoundActivation : public BoundStep {
 
 using ActivationStep = KernelStep<BoundActivation, Params>;
 
-// The elements are contiguous, in whatever order of the axes.
+// True if the elements are contiguous in some order of the axes.
 bool is_dense(const View& view) {
   std::int64_t last = 0;
   for (std::size_t i = 0; i < view.dims.size(); ++i) last += (view.dims[i] - 1) * view.strides[i];

@@ -20,7 +20,7 @@ struct Params {
   DepthwiseWeights weights;
   std::int64_t bands = 1;
   std::int64_t parts = 1;         // of the work, one for a thread
-  std::int64_t rows = 0;          // of an image, which the bands share
+  std::int64_t rows = 0;          // of an image, divided into bands
   std::int64_t buffer_bytes = 0;  // of a part
 
   std::int64_t units() const { return shape.batch * shape.blocks() * bands; }
@@ -96,7 +96,7 @@ class BoundWeightGradient : public BoundGradient {
  public:
   BoundWeightGradient(const Params& params, WeightSumsFn run) : BoundGradient(params), run_(run) {}
 
-  // Every part adds up what its pixels say; then the sums of all are one.
+  // Every part sums over its pixels; then the partial sums are reduced.
   void run(RunState&) override {
     std::memset(packed(), 0,
                 static_cast<std::size_t>(params_.parts * params_.packed_floats()) * sizeof(float));
@@ -154,7 +154,7 @@ constexpr const char* kUnfit =
 
 bool is_square(const Dims& list) { return list.size() == 2 && list[0] == list[1]; }
 
-// A depthwise convolution of `x` to `y` with weights `w`, channels last, as our kernels take it.
+// A depthwise convolution of `x` to `y` with weights `w`, channels last, in the kernels' form.
 std::optional<Params> make_params(const Lowering& low, const View& x, const View& y, const View& w) {
   const Attrs& attrs = low.attrs();
   if (x.dims.size() != 4 || y.dims.size() != 4 || w.dims.size() != 4 || !x.elements() || !y.elements() ||

@@ -15,7 +15,7 @@ namespace {
 using namespace convolution;
 
 constexpr std::int64_t kRowBlock = 8;
-constexpr std::int64_t kMinBlocksPerThread = 8;  // fewer row blocks: threads share the outputs instead
+constexpr std::int64_t kMinBlocksPerThread = 8;  // with fewer row blocks threads divide the outputs instead
 
 struct Params {
   Pointwise shape{};
@@ -65,7 +65,7 @@ bool all_are(const Dims& list, std::int64_t value) {
   return std::all_of(list.begin(), list.end(), [&](std::int64_t v) { return v == value; });
 }
 
-// Pixels at one distance from each other, whatever their row and image.
+// True if all pixels are equidistant across rows and images.
 bool is_dense(const View& view) {
   return (view.dims[3] == 1 || view.strides[2] == view.strides[3] * view.dims[3]) &&
          (view.dims[0] == 1 || view.strides[0] == view.strides[3] * view.dims[3] * view.dims[2]);

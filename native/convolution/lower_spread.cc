@@ -1,4 +1,4 @@
-// Transposed 1x1 convolutions with strides: a product for the pixels that receive one, then their spreading.
+// Transposed 1x1 convolutions with strides: a matrix product, then a scatter of its pixels.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -126,7 +126,7 @@ void lower_spread(Lowering& low) {
   const View& x = low.input(0);
   const View& w = low.input(1);
   const Desc source = describe(low, x), weights = weights_desc(low, w, 1, true);
-  // In single precision: the sum with what is there is rounded once.
+  // In single precision, so that accumulation rounds once.
   const Desc product({x.dims[0], params->channels, x.dims[2], x.dims[3]}, dnnl::memory::data_type::f32,
                      dnnl::memory::format_tag::acdb);
   using Deconvolution = dnnl::deconvolution_forward;

@@ -1,4 +1,4 @@
-// Tasks "conv_grad_weights" as products of channels by channels.
+// Tasks "conv_grad_weights" as channel-by-channel matrix products.
 #include <omp.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace convolution;
 
 constexpr std::int64_t kStepBytes = 2620;     // of the panels of a product
 constexpr std::int64_t kMaxWidth = 4096;      // of an image: a line is multiplied as a whole
-constexpr std::int64_t kPixelsOfChannel = 8;  // more than these are shared out rather than the channels
+constexpr std::int64_t kPixelsOfChannel = 8;  // above it threads divide the pixels, not the channels
 
 // A strided image, channels last.
 struct Pixels {
@@ -26,7 +26,7 @@ struct Pixels {
   std::int64_t height, width, channels;
 };
 
-// What the threads share out among themselves.
+// The dimension that threads divide.
 enum class Split : std::uint8_t { Pixels, Rows, Columns };
 
 struct Params {
@@ -117,7 +117,7 @@ class BoundWeightGradient : public BoundStep {
     return part;
   }
 
-  // One of `parts` shares of whole blocks.
+  // One of `parts` ranges of whole blocks.
   Range share(std::int64_t size, std::int64_t block, std::int64_t index) const {
     const std::int64_t blocks = size / block;
     return {blocks * index / params_.parts * block, blocks * (index + 1) / params_.parts * block};
@@ -135,7 +135,7 @@ class BoundWeightGradient : public BoundStep {
            tap % params_.kernel[1] * params_.tap_column;
   }
 
-  // Blocks of lines, all taps of each while it is in the cache. What comes next is fetched meanwhile.
+  // Blocks of lines; all taps of a block while it is cached. Prefetches the next block.
   void compute(const Part& part) {
     auto* first = reinterpret_cast<float*>(static_cast<char*>(buffers) + part.index * params_.buffer_bytes());
     const Packed packed{first, first + params_.shorter() * params_.steps(params_.block_pixels())};

@@ -1,4 +1,4 @@
-// Post-operations of a task as an epilogue.
+// Converts the post-operations of a task to an epilogue.
 #include "convolution/post_ops.h"
 
 #include <charconv>
@@ -9,7 +9,7 @@ namespace {
 struct Known {
   std::string_view name;
   Activation activation;
-  float alpha, beta;  // when the text does not say
+  float alpha, beta;  // default
 };
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

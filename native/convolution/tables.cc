@@ -1,4 +1,4 @@
-// The kernels of our own convolutions that this processor has, and the packing of their weights.
+// Selects this processor's convolution kernels and packs their weights.
 #include <algorithm>
 
 #include "convolution/activation.h"

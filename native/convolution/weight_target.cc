@@ -1,4 +1,4 @@
-// The last step of weight gradients that are formed elsewhere than they are wanted.
+// Last step of weight gradients: copies sums from scratch memory to the target layout.
 #include "convolution/weight_target.h"
 
 #include <algorithm>

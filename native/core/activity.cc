@@ -34,7 +34,8 @@ void Activity::publish(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) throw failure(path);
   void* memory = MAP_FAILED;
-  errno = posix_fallocate(file, 0, sizeof(ActivityPage));  // on a full disk a write to the page would end us
+  errno = posix_fallocate(
+      file, 0, sizeof(ActivityPage));  // on a full disk, writing to the page would kill the process
   if (errno == 0) memory = mmap(nullptr, sizeof(ActivityPage), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (memory == MAP_FAILED) {

@@ -88,7 +88,7 @@ const std::vector<int>& visible_devices() {
   return *visible;
 }
 
-// The cores of a device; none where neither NPU_DEVICE_CORES nor memory nodes say.
+// The cores of a device; empty if neither NPU_DEVICE_CORES nor NUMA nodes define them.
 std::vector<int> cores_of(int index) {
   const auto number = static_cast<std::size_t>(visible_devices()[static_cast<std::size_t>(index)]);
   return device_cores().empty() ? std::vector<int>() : device_cores()[number];
@@ -103,9 +103,9 @@ int configured_threads(int index) {
 
 void prefer_node(void* data, std::size_t bytes, int node) {
   if (node < 0 || node >= std::numeric_limits<unsigned long>::digits) return;
-  constexpr int kPreferred = 1;  // MPOL_PREFERRED: another node where this one is full
+  constexpr int kPreferred = 1;  // MPOL_PREFERRED: falls back to another node if this one is full
   const unsigned long mask = 1UL << node;
-  // A failure costs speed only: the pages are then where they are first touched.
+  // Failure is harmless: pages are then placed on first touch.
   syscall(SYS_mbind, data, bytes, kPreferred, &mask, std::numeric_limits<unsigned long>::digits + 1, 0);
 }
 
@@ -158,7 +158,7 @@ void ArenaPool::remove_user(std::size_t bytes) {
 
 bool ArenaPool::take_idle(std::size_t bytes, const char* last, DeviceMemory& found) {
   const std::size_t need = block_size(bytes);
-  const std::size_t most = std::max(4 * need, kHugePage);  // a small program does not hold a large arena
+  const std::size_t most = std::max(4 * need, kHugePage);  // a small program must not occupy a large arena
   auto best = idle_.end();
   for (auto it = idle_.begin(); it != idle_.end(); ++it) {
     if (it->size() < need) continue;
@@ -184,7 +184,7 @@ ArenaPool::Lease ArenaPool::borrow(std::size_t bytes, const char* last, std::str
       ++busy_;
       return {this, std::move(memory)};
     }
-    // What is too small for this program is made again by those it is large enough for.
+    // Free idle arenas that are too small for this program; programs that fit allocate them again.
     const std::size_t need = block_size(bytes);
     std::erase_if(idle_, [&](const DeviceMemory& m) { return m.size() >= kHugePage && m.size() < need; });
     try {

@@ -1,4 +1,4 @@
-// Reads what Linux tells about the caches of the first processor.
+// Reads the cache sizes of the first processor from Linux.
 #include "core/loops.h"
 
 #include <algorithm>

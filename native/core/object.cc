@@ -29,7 +29,7 @@ constexpr std::size_t kMaxImage = std::size_t{64} << 20;
 constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kStubSize = 16;  // a jump, and the 8-byte address that it goes to
 
-// What the compiler may call for plain memory work even in code without calls of its own.
+// Functions that the compiler may call for memory operations even in code without calls.
 struct Import {
   std::string_view name;
   void* address;
@@ -42,11 +42,11 @@ const std::array<Import, 3> kImports = {{
     {"memset", reinterpret_cast<void*>(static_cast<void* (*)(void*, int, std::size_t)>(&std::memset))},
 }};
 
-// The protection classes, in the order in which they are laid out.
+// The protection classes in layout order.
 enum class Region { Code, ReadOnly, Data };
 constexpr std::size_t kRegions = 3;
 
-// A name from untrusted bytes, fit for a message.
+// Sanitises a name from untrusted bytes for a message.
 std::string printable(std::string_view name) {
   constexpr std::size_t kLongest = 80;
   std::string text(name.substr(0, kLongest));

@@ -1,4 +1,4 @@
-// The instruction sets in use: the processor's, or fewer.
+// The instruction sets in use: the processor's, or a subset.
 #include "core/processor.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Reading of model files, as ge/model/container.py and ge/model/keys.py do it.
+// Reads model files; the counterpart of ge/model/container.py and ge/model/keys.py.
 #include "model/container.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ constexpr std::string_view kPurpose("tf-adapter .om seal 1\0", 22);
 constexpr const char* kRecompile = "compile the original model with atc";
 constexpr const char* kCopyAgain = "copy it again, or compile the original model with atc";
 
-// What other files begin with, to name them in the error.
+// Magic numbers of other formats, to name them in errors.
 constexpr std::pair<std::string_view, const char*> kForeign[] = {
     {"IMOD", "an offline model for Ascend hardware"},
     {"PK\x03\x04", "a zip archive"},
@@ -85,7 +85,7 @@ const char* foreign_kind(std::string_view head) {
   return "something else";
 }
 
-// Checks what a header says of a file of `size` bytes; returns the number of sections.
+// Validates the header of a file of `size` bytes; returns the number of sections.
 std::size_t check_header(Bytes header, std::size_t size, const std::string& name) {
   if (size == 0) throw ModelError(11003, name + " is empty", kRecompile);
   const std::string_view text = as_text(header);
@@ -126,7 +126,7 @@ std::string key_path() {
   return (config.empty() ? variable("HOME") + "/.config" : config) + "/tf_adapter/om.key";
 }
 
-// The user's key; none where there is none that only this user can read and write.
+// The user's key; none if it is missing or accessible to others.
 std::optional<std::array<std::byte, kKeyBytes>> read_key() {
   const Handle file(open(key_path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
@@ -164,7 +164,7 @@ std::shared_ptr<const FileImage> FileImage::copy(Bytes data) {
 
 std::shared_ptr<const FileImage> FileImage::read(const std::string& path) {
   const Handle file(
-      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe has no writer to wait for
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // do not block on a pipe without a writer
   struct stat status;
   if (file.get() < 0 || fstat(file.get(), &status) != 0) throw unreadable(path, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) throw unreadable(path, "not a regular file");
@@ -172,7 +172,7 @@ std::shared_ptr<const FileImage> FileImage::read(const std::string& path) {
   std::array<std::byte, kHeaderBytes> head;
   const ssize_t first = pread(file.get(), head.data(), head.size(), 0);
   if (first < 0) throw unreadable(path, std::strerror(errno));
-  check_header(Bytes(head).first(static_cast<std::size_t>(first)), size, path);  // before memory is taken
+  check_header(Bytes(head).first(static_cast<std::size_t>(first)), size, path);  // before allocating
   auto image = std::make_shared<FileImage>(size);
   for (std::size_t end = 0; end < size;) {
     const ssize_t count = pread(file.get(), image->data_ + end, size - end, static_cast<off_t>(end));

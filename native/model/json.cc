@@ -1,4 +1,4 @@
-// A reader of JSON: what Python's json module writes, NaN and infinities included.
+// A JSON parser for the output of Python's json module, including NaN and infinities.
 #include "model/json.h"
 
 #include <charconv>

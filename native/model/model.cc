@@ -1,4 +1,4 @@
-// Programs from the plans of a file, and their runs.
+// Builds programs from the plans of a file and runs them.
 #include "model/model.h"
 
 #include <cstring>
@@ -46,7 +46,7 @@ std::shared_ptr<LoadedModel> LoadedModel::from_memory(Bytes data, bool trust, in
 LoadedModel::LoadedModel(Package package, std::string source, int device)
     : package_(std::move(package)), source_(std::move(source)), device_(device) {
   limit_instructions();
-  Device::get(device);  // raises where there is none
+  Device::get(device);  // throws if there is none
   programs_.resize(package_.plans.size());
   if (!package_.gears) program(0);
 }
@@ -141,7 +141,7 @@ void LoadedModel::run(std::size_t gear, const std::vector<Array>& inputs, std::v
   std::vector<void*> in, out;
   for (const Array& array : inputs) in.push_back(array.data);
   for (const Array& array : outputs) out.push_back(array.data);
-  for (const auto& [output, input] : from.donated) {  // the caller's own array stays as it is
+  for (const auto& [output, input] : from.donated) {  // the caller's array is unchanged
     void *&source = in[static_cast<std::size_t>(input)], *to = out[static_cast<std::size_t>(output)];
     if (source != to) std::memmove(to, source, from.inputs[static_cast<std::size_t>(input)].bytes());
     source = to;

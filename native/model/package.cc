@@ -62,7 +62,7 @@ Dims read_dims(const Json& value, const std::string& what) {
 }
 
 std::int64_t element_count(const Dims& dims) {
-  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;  // others may be of any size
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;  // others may have any size
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
@@ -375,7 +375,7 @@ class PlanReader {
     throw malformed(what, "mixes strings and numbers");
   }
 
-  // Nested task lists form a tree: each is entered from one place, none from within itself.
+  // Nested task lists form a tree: each has one parent.
   void check_blocks() const {
     if (static_cast<std::size_t>(plan_.blocks) > 1 + 2 * plan_.tasks.size()) {
       throw malformed(what_ + ".blocks", "are more than the tasks can enter");
@@ -435,7 +435,7 @@ bool same_ports(const std::vector<Port>& a, const std::vector<Port>& b) {
   });
 }
 
-// All plans of a file have the same ports, and input shapes that tell them apart.
+// All plans of a file have the same ports and different input shapes.
 void check_plans(const std::vector<Plan>& plans, const std::optional<Gears>& gears) {
   if (plans.empty() || plans.size() != (gears ? gears->choices.size() : 1)) {
     throw malformed("the model", "has " + std::to_string(plans.size()) + " plans");
@@ -452,7 +452,7 @@ void check_plans(const std::vector<Plan>& plans, const std::optional<Gears>& gea
   }
 }
 
-// Refuses what needs more than this library: GPUs, strings, operators of packages.
+// Rejects plans that this library cannot run: GPUs, strings, operators of packages.
 void check_supported(const Plan& plan, const std::string& name) {
   const Json* target = plan.report.find("target");
   const Json* target_name = target ? target->find("name") : nullptr;

@@ -54,7 +54,7 @@ void compress(State& state, const std::byte* data, std::size_t blocks) {
 }
 
 #if defined(__x86_64__)
-// The same by the instructions for it; they keep the state as (A B E F) and (C D G H).
+// With SHA instructions, which keep the state as (A B E F) and (C D G H).
 __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha(State& state, const std::byte* data,
                                                               std::size_t blocks) {
   const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
@@ -78,7 +78,7 @@ __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha(State& state, cons
       sum = _mm_shuffle_epi32(sum, 0x0e);
       abef = _mm_sha256rnds2_epu32(abef, cdgh, sum);
       if (i >= 12) continue;
-      // The words sixteen further on, from the four vectors that begin here.
+      // The words sixteen positions ahead, from four vectors.
       __m128i& oldest = w[i & 3];
       const __m128i second = w[(i + 1) & 3], third = w[(i + 2) & 3], newest = w[(i + 3) & 3];
       oldest = _mm_sha256msg1_epu32(oldest, second);

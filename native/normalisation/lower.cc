@@ -29,7 +29,7 @@ using normalisation::RowFn;
 
 constexpr double kShare = 8192;  // elements worth a thread
 
-// Inputs, then outputs; all but the first four may be missing.
+// Inputs, then outputs; all but the first four are optional.
 enum Place : std::uint8_t { kDy, kX, kMean, kInverse, kScale, kDx, kDscale, kDbias, kPlaces };
 
 struct Operand {
@@ -116,7 +116,7 @@ class BoundGradient : public BoundStep {
     }
   }
 
-  // In the order of the parts, whichever thread did them.
+  // Reduce in part order, independent of threads.
   void put_sums(Place place, std::int64_t which) const {
     for (std::int64_t c = 0; c < params_.columns; ++c) {
       float sum = 0.0f;

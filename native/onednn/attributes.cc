@@ -97,7 +97,7 @@ float number(const PostOp& op, std::size_t i, float otherwise) {
   return i < op.numbers.size() ? op.numbers[i] : otherwise;
 }
 
-// Whether the library gives one of the function's bounds for NaN.
+// True if the library returns one of the function's bounds for NaN.
 bool absorbs_nan(algorithm alg, float alpha) {
   switch (alg) {
     case algorithm::eltwise_relu:
@@ -181,7 +181,7 @@ class AttributeBuilder {
   // the product of zero and infinity. Infinity has to be told too: the sum of two is NaN.
   void raise_on_nan() { ops_.append_eltwise(algorithm::eltwise_hardswish, 0.f, 1.f); }
 
-  // Notes what comes before a post-operation that absorbs NaN.
+  // Records the operations before a post-operation that absorbs NaN.
   void note_bounds(algorithm alg, float alpha) {
     if (!absorbs_nan(alg, alpha) || !is_floating(low_.output(0).dtype)) return;
     dnnl_post_ops_t ops = nullptr;

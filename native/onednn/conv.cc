@@ -33,7 +33,7 @@ struct Layouts {
   Desc source, target;
 };
 
-// The layouts to try in turn: as they are, then channels-last with reorders around.
+// The layouts to try in turn: as given, then channels-last with reorders.
 std::vector<Layouts> candidates(const Desc& source, const Desc& target, bool accumulates) {
   std::vector<Layouts> list = {{source, target}};
   list.push_back({channels_last(source), target});
@@ -44,7 +44,7 @@ std::vector<Layouts> candidates(const Desc& source, const Desc& target, bool acc
   return list;
 }
 
-// The first descriptor that is not a reference implementation, else the first that exists at all.
+// The first descriptor that is not a reference implementation, else the first one.
 template <class PrimitiveDesc, class Make>
 PrimitiveDesc choose(const std::vector<Layouts>& layouts, const Make& make) {
   PrimitiveDesc fallback;

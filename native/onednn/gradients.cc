@@ -18,17 +18,17 @@ void check_images(const Lowering& low, const View& a, const View& b) {
     low.reject("one to three spatial dimensions are supported");
 }
 
-// The gradient for some of the images, as one thread or all of them compute it.
+// The gradient for some of the images, computed by one thread or all.
 struct Share {
   dnnl::convolution_backward_weights::primitive_desc desc;
   View x, dy;
 };
 
-// What each share made of a gradient, and where their sum belongs.
+// Partial gradients and the destination of their sum.
 struct Partial {
   int arg = 0;
   Desc desc;
-  std::vector<Location> places;  // the first one has the sum
+  std::vector<Location> places;  // the first one receives the sum
 };
 
 class BoundShares : public BoundStep {
@@ -146,7 +146,7 @@ class WeightGradient {
     const Desc bias = has_bias_ ? as(bias_desc(), wide) : Desc();
     const auto algorithm = dnnl::algorithm::convolution_direct;
     const auto attr = base_attr();
-    // The forward pass has weights of the data's type, whatever their gradient's.
+    // Forward weights have the data's type, independent of the gradient's.
     const Desc forward_weights(weights_desc().get_dims(), source.get_data_type(),
                                dnnl::memory::format_tag::any);
     const Desc forward_bias = has_bias_ ? bias_desc() : Desc();

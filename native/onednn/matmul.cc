@@ -17,7 +17,7 @@ Matrix padded(const View& view, std::size_t rank) {
   return m;
 }
 
-// Whether dimension i and the next one can be walked as one: dense, or both of size one.
+// True if dimension i and the next one can be merged: dense, or both of size one.
 bool joins_next(const Matrix& m, std::size_t i) {
   return m.dims[i] == 1 || m.strides[i] == m.dims[i + 1] * m.strides[i + 1];
 }
@@ -82,7 +82,7 @@ class Operands {
     if (a.dims[n - 1] == 0) low.reject("there is nothing to sum over");
   }
 
-  // The last leading dimension becomes part of the rows.
+  // Merges the last leading dimension into the rows.
   bool join_rows() {
     const std::size_t i = y.dims.size() - 3;
     if (b.dims[i] != 1 || a.dims[i] != y.dims[i] || !joins_next(a, i) || !joins_next(y, i)) return false;
@@ -113,14 +113,14 @@ class Operands {
   }
 };
 
-// Post operands in the order in which the attributes ask for them.
+// Post-op operands in the order of the attributes.
 class JoinedOperandShape : public PostOperandShape {
  public:
   explicit JoinedOperandShape(const std::vector<Matrix>& posts) : posts_(posts) {}
   Desc describe_operand(const Lowering& low, const View& view) const override {
     if (next_ >= posts_.size()) low.reject("a post-op operand is missing");
     const Matrix& m = posts_[next_++];
-    // The stride of a dimension of one element says nothing; an odd one sends the library to its reference.
+    // Normalise strides of size-one dimensions: odd ones make the library use its reference implementation.
     Dims strides = m.strides;
     for (std::size_t i = strides.size(); i-- > 1;) {
       if (m.dims[i - 1] == 1) strides[i - 1] = m.dims[i] * strides[i];

@@ -38,10 +38,10 @@ dnnl::algorithm find_algorithm(const Lowering& low, const Named (&table)[N], con
 
 double work(const Lowering& low, double each) { return static_cast<double>(low.output(0).elements()) * each; }
 
-// How NaN is put back that a primitive loses, by the layouts and the implementation that were chosen.
+// How to restore NaN that a primitive loses, depending on layouts and implementation.
 using RepairOf = std::function<NanRepair(const Desc& source, const Desc& target, std::string_view name)>;
 
-// Runs one-source primitives: as the layouts are, else channels-last or plain with reorders around it.
+// Lowers single-source primitives: with the given layouts, else channels-last or plain with reorders.
 template <class Primitive, class Make>
 void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, const Make& make,
                   const RepairOf& repair = {}) {

@@ -68,10 +68,10 @@ void copy_nan(const Desc& desc, const void* values, void* target) {
   }
 }
 
-// One format's infinity without its sign, its one, and a NaN.
+// Bit patterns of a format: infinity without sign, one, NaN.
 template <class Bits, Bits kInfinity, Bits kOne, Bits kNan>
 struct Marks {
-  // Ones in place of NaN, zeros in place of everything else.
+  // Writes ones for NaN and zeros for all other elements.
   static void set(const void* values, void* marks, std::size_t bytes) {
     constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
     const auto* from = static_cast<const Bits*>(values);
@@ -86,7 +86,7 @@ struct Marks {
     const auto is_nan = [](Bits bits) { return (bits & kMagnitude) > kInfinity; };
     return std::any_of(from, from + bytes / sizeof(Bits), is_nan);
   }
-  // NaN where a mark is.
+  // Writes NaN at marked elements.
   static void apply(const void* marks, void* target, std::size_t bytes) {
     const auto* from = static_cast<const Bits*>(marks);
     auto* to = static_cast<Bits*>(target);
@@ -251,7 +251,7 @@ class PrimitiveStep : public Step {
   std::string task_;
 };
 
-// Of a primitive, worth more than one thread.
+// Minimum work of a primitive for more than one thread.
 constexpr double kShareFlops = 3e5;
 constexpr double kShareBytes = 64 << 10;
 
@@ -281,7 +281,7 @@ dnnl::memory::data_type onednn_type(const Lowering& low, DType type) {
 
 Desc describe(const Lowering& low, DType type, const Dims& dims, const Dims& strides) {
   if (dims.empty()) return Desc({1}, onednn_type(low, type), Dims{1});
-  // Its kernels count in 32 bits: a dimension of 2^32 is none to them, by which they divide.
+  // Kernels use 32-bit sizes: a dimension of 2^32 becomes 0, by which they divide.
   const auto large = [](std::int64_t n) { return n > std::numeric_limits<std::int32_t>::max(); };
   if (std::any_of(dims.begin(), dims.end(), large)) low.reject("a dimension has more than 2^31 - 1 entries");
   return Desc(dims, onednn_type(low, type), strides);

@@ -16,7 +16,7 @@ bool onednn_agrees(DType from, DType to) {
   return from == to && (from == DType::Int8 || from == DType::UInt8 || from == DType::Int32);
 }
 
-// A descriptor of oneDNN's own, or an empty one where its implementation would not be quick.
+// A oneDNN descriptor, or an empty one if its implementation would be slow.
 dnnl::reorder::primitive_desc try_onednn(const Lowering& low, const View& from, const View& to) {
   if (!onednn_agrees(from.dtype, to.dtype) || from.dims.size() > 6 || from.dims.empty()) return {};
   for (std::size_t i = 0; i < from.dims.size(); ++i) {

@@ -43,7 +43,7 @@ const Entry& find_entry(const Lowering& low, const Entry (&table)[N], const std:
   low.reject("unknown value '" + name + "'");
 }
 
-// Places of the operands among the task's views; -1 where absent.
+// Indices of the operands among the task's views; -1 if absent.
 struct Slots {
   int x = 0, h0 = -1, c0 = -1, w_ih = -1, w_hh = -1, bias = -1;
   int y = 0, h_n = -1, c_n = -1;
@@ -89,7 +89,7 @@ class RnnLowering {
   }
 
   void lower() {
-    // A layer is a task of its own in every step.
+    // A layer is a separate task in every step.
     const auto steps = static_cast<double>(std::max<std::int64_t>(low_.input(0).dims[0], 1));
     const auto bytes = static_cast<double>(x_.get_size() + y_.get_size());
     const TeamScope team(team_for(flops_ / steps, bytes / steps));

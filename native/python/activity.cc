@@ -31,7 +31,7 @@ nb::tuple take_recording() {
   return nb::make_tuple(programs, to_array(std::move(taken.spans)), taken.dropped);
 }
 
-// Calls a Python function for every task of every run. What it raises does not reach the run.
+// Calls a Python function for every task of every run. Its exceptions do not affect the run.
 void set_observer(nb::object function) {
   if (function.is_none()) return Observer::set({});
   const std::shared_ptr<nb::object> kept(new nb::object(std::move(function)), [](nb::object* object) {

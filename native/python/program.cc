@@ -124,7 +124,7 @@ std::vector<double> profile(Program& program, nb::handle inputs, nb::handle outp
   return program.profile(in.addresses(), out.addresses(), repeats);
 }
 
-// A Python object's memory, kept alive while it is read.
+// Borrows a Python object's memory while it is read.
 ConstantSource to_source(nb::handle array, bool copy, std::size_t* bytes) {
   auto held = std::make_unique<HeldBuffer>(array, false, "constant", 0);
   *bytes = held->size();

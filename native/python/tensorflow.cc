@@ -44,7 +44,7 @@ Shape to_shape(nb::handle sequence) { return Shape(nb::cast<std::vector<std::int
 // -- described inputs
 // ----------------------------------------------------------------------------------------------
 
-// The value as an array on the same memory, which it keeps.
+// The value as an array that shares and owns its memory.
 nb::object value_of(const Described& self) {
   std::shared_ptr<Storage> storage = self.storage;
   if (self.variable) {
@@ -158,7 +158,7 @@ class PythonPrograms {
     for (const std::int64_t number : unneeded) programs_.erase(number);
   }
 
-  std::unordered_map<std::int64_t, nb::object> programs_;  // with Python's lock
+  std::unordered_map<std::int64_t, nb::object> programs_;  // with the GIL
   std::int64_t last_ = 0;
   std::mutex mutex_;
   std::vector<std::int64_t> unneeded_;
@@ -184,7 +184,7 @@ class PythonProgram : public GpuProgram {
   std::int64_t number_;
 };
 
-// What a plan is made of: its ports are those of the program.
+// Parts of a plan: its ports are those of the program.
 template <typename AnyProgram>
 void check_ports(const FunctionPlan& plan, const AnyProgram& program) {
   if (plan.inputs.size() != program.input_count() || plan.outputs.size() != program.output_count()) {
@@ -239,7 +239,7 @@ void init_plan(FunctionPlan* self, nb::object program, const std::vector<std::pa
 
 using Sources = std::vector<std::tuple<std::string, int, int>>;
 
-// Steps read what earlier ones made.
+// Steps read results of earlier ones.
 void check_steps(const FunctionPlan& plan) {
   const auto check = [&](const StepSource& source, std::size_t before) {
     const bool fits =
@@ -333,7 +333,7 @@ const char* kind_of(const FunctionPlan& plan) {
   return plan.steps.empty() ? "host" : "steps";
 }
 
-// A loop (its condition and its body) or a branch over functions, which makes a number of tensors.
+// A loop (condition and body) or a branch over functions, with a number of results.
 std::shared_ptr<FunctionPlan> structure_plan(Structure::Kind kind, std::vector<std::string> functions,
                                              nb::list inputs, std::vector<int> results, int made,
                                              std::string name) {
@@ -372,7 +372,7 @@ std::shared_ptr<FunctionPlan> branch_plan(std::vector<std::string> functions, nb
 // -- callbacks
 // -----------------------------------------------------------------------------------------------------
 
-// The status code for an exception: TensorFlow's own where it has one.
+// The status code of an exception: TensorFlow's own if it has one.
 int code_of(const nb::python_error& error) {
   nb::object value = nb::borrow(error.value());
   nb::object code = nb::getattr(value, "error_code", nb::none());
@@ -384,7 +384,7 @@ int code_of(const nb::python_error& error) {
   return kInternal;
 }
 
-// What an exception says: TensorFlow's own errors as they are, others with their type.
+// The message of an exception: unchanged for TensorFlow's errors, with the type for others.
 std::string text_of(const nb::python_error& error) {
   nb::object value = nb::borrow(error.value());
   nb::object message = nb::getattr(value, "message", nb::none());
@@ -469,7 +469,7 @@ class PythonCallbacks : public Callbacks {
     return answer.is_none() ? nullptr : nb::cast<std::shared_ptr<FunctionPlan>>(answer);
   }
 
-  // Runs with Python's lock; what is raised becomes a status.
+  // Runs with the GIL; converts exceptions to a status.
   template <typename Function>
   static auto guarded(Function function) -> decltype(function()) {
     const nb::gil_scoped_acquire locked;
@@ -527,7 +527,7 @@ nb::tuple create_device(int index, const std::string& name) {
   return nb::make_tuple(device, info);
 }
 
-// What a part left to another, by the number in the graph.
+// Resident values of a part, by number in the graph.
 std::shared_ptr<SharedArena> arena_of(std::int64_t number) {
   auto found = SharedArena::find(number);
   if (!found) throw InvalidArgument("there is no shared arena " + std::to_string(number));

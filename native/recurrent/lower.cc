@@ -23,7 +23,7 @@ using recurrent::LstmStepFn;
 
 constexpr double kShareFlops = 50e3;  // of a step that are worth a thread
 
-// An operand of the caller: location and element type.
+// A caller's operand: location and element type.
 struct Tensor {
   Location where;
   DType type = DType::Float32;
@@ -33,7 +33,7 @@ struct Layer {
   std::int64_t steps = 0, batch = 0, inputs = 0, hidden = 0, directions = 0;
   bool reversed = false;
   LstmStepFn step = nullptr;
-  std::int64_t grain = 1;  // the least number of blocks for a thread
+  std::int64_t grain = 1;  // minimum number of blocks per thread
 
   std::int64_t state() const { return batch * hidden; }
   std::int64_t projected() const { return steps * batch * kGates * hidden; }

@@ -45,7 +45,7 @@ struct Layer {
   DType type = DType::Float32;
   std::int64_t steps = 0, batch = 0, hidden = 0;
   bool reverse = false;
-  std::int64_t grain = 1;  // the least number of blocks for a thread
+  std::int64_t grain = 1;  // minimum number of blocks per thread
   std::array<Operand, kPlaces> operands;
   Location packed;
 
@@ -78,14 +78,14 @@ class BoundSteps : public BoundStep {
   bool given(Place place) const { return layer_.operands[place].given; }
   float* floats(Place place) const { return static_cast<float*>(at[place]); }
 
-  // What an operand has of a step: so many values of each unit, of the weights' type.
+  // An operand's row of a step: `values` per unit, in the weights' type.
   char* row(Place place, std::int64_t step, std::int64_t values) const {
     if (!given(place)) return nullptr;
     const auto bytes = static_cast<std::int64_t>(dtype_size(layer_.type));
     return static_cast<char*>(at[place]) + step * values * layer_.state() * bytes;
   }
 
-  // The first state as float32, where the steps change it; zero where it is not given.
+  // The initial state as float32 if the steps change it; zero if absent.
   void start(Place from, Place to) const {
     const std::int64_t size = layer_.state();
     if (!given(from)) {

@@ -1,4 +1,4 @@
-// The choice of LSTM steps, and the packing of their weights.
+// Selects the LSTM step kernels and packs their weights.
 #include "core/processor.h"
 #include "recurrent/lstm.h"
 #include "recurrent/training.h"

@@ -11,10 +11,10 @@
 namespace npu {
 namespace {
 
-// Where the actual shape of each output goes.
+// Destination of each output's actual shape.
 struct ShapeTargets {
   std::vector<int> program_outputs;  // -1: nowhere
-  std::vector<Location> tensors;     // int64 vectors, when asked for
+  std::vector<Location> tensors;     // int64 vectors, if requested
 };
 
 class BoundAicpu : public BoundStep {

@@ -1,4 +1,4 @@
-// Building of programs: every task is lowered, then all constants are placed in one block and filled.
+// Builds programs: lowers every task, then places all constants in one block and fills it.
 #include <algorithm>
 #include <cstring>
 #include <sstream>
@@ -193,7 +193,7 @@ class ProgramBuilder : public LoweringHost {
            read.offset < written.offset + written.nbytes;
   }
 
-  // Whether all that a block and the blocks inside it write to passes a test.
+  // True if all writes of a block and its nested blocks satisfy a predicate.
   template <class Test>
   bool writes_only(int block, const Test& test) const {
     for (const TaskDef& task : program_.tasks_) {
@@ -289,7 +289,7 @@ class ProgramBuilder : public LoweringHost {
     return static_cast<const char*>(image_.data);
   }
 
-  // What decides the contents of the constants' memory, for comparing programs.
+  // Key of the constants' contents, for comparing programs.
   std::string layout_text() const {
     std::ostringstream text;
     for (const Slot& slot : slots_) {
@@ -347,7 +347,7 @@ class ProgramBuilder : public LoweringHost {
   }
 #endif
 
-  // The sources of constants that are read in place are kept, all others are let go.
+  // Keep the sources of constants read in place, release all others.
   void keep_owners() {
     for (const Slot& slot : slots_) {
       if (slot.fill == Fill::External) {

@@ -10,7 +10,7 @@
 namespace npu {
 namespace {
 
-// "[1,0,2]": where an element lies.
+// "[1,0,2]": the index of an element.
 std::string position(const Dims& dims, std::int64_t flat) {
   std::string text;
   for (std::size_t axis = dims.size(); axis-- > 0;) {
@@ -26,7 +26,7 @@ void fill(std::string& text, std::string_view name, const std::string& value) {
   }
 }
 
-// What elements may be, and how to say that one is not.
+// The allowed range of elements, and the error message.
 struct Rule {
   std::vector<std::int64_t> sizes;  // for all elements, or for each position of the last axis; none: not zero
   std::int64_t least;
@@ -60,7 +60,7 @@ struct Rows {
   Dims dims, strides;  // of the rows, outermost first
 };
 
-// The view with as long rows as it has; their order stays.
+// The view with rows merged as far as possible, in order.
 Rows rows_of(const View& view) {
   Rows rows;
   for (std::size_t axis = view.dims.size(); axis-- > 0;) {
@@ -77,7 +77,7 @@ Rows rows_of(const View& view) {
   return rows;
 }
 
-// Whether an element is out of range (or zero), without a branch for each so that the loop is vectorised.
+// True if an element is out of range (or zero); branch-free so that the loop vectorises.
 template <class T>
 bool any_wrong(const T* values, const Rows& rows, const Rule& rule) {
   bool wrong = false;

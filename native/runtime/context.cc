@@ -1,4 +1,4 @@
-// Binding of steps to addresses.
+// Binds steps to addresses.
 #include "runtime/context.h"
 
 #include "threads/invalid.h"

@@ -56,7 +56,7 @@ const TaskKind* find_kind(std::string_view name) {
 }
 
 #if NPU_ONEDNN
-// False, with the reason, when the task is refused; nothing has been emitted then.
+// False, with the reason, if the task is rejected; nothing has been emitted then.
 bool try_lower(Lowering& low, LowerFn lower, std::string& refusal) {
   try {
     try {
@@ -71,7 +71,7 @@ bool try_lower(Lowering& low, LowerFn lower, std::string& refusal) {
   return false;
 }
 
-// Lowers a task of the library, in wider types where it has none of the operands' own.
+// Lowers a library task, in wider types if the library lacks the operands' own.
 void lower_by_library(const TaskKind& kind, Lowering& low, LoweringHost& host, TaskInfo& info) {
   if (kind.multiplies && !sums_bytes_exactly() && lower_wide_integers(low, kind.lower, host, info)) return;
   if (!kind.widens) return kind.lower(low);

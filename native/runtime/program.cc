@@ -1,4 +1,4 @@
-// Running programs, and the parts of building that need no lowering.
+// Runs programs; the parts of building that need no lowering.
 #include "runtime/program.h"
 
 #include <algorithm>

@@ -32,12 +32,12 @@ View wide_view(const View& view, int buffer) {
   return wide;
 }
 
-// Stands between a task on float32 stand-ins and the program. Its own buffers have numbers from kFirst up.
+// Adapter between a task on float32 copies and the program. Its own buffers have numbers from kFirst up.
 class WideningHost : public LoweringHost {
  public:
   explicit WideningHost(LoweringHost& host, Lowering& outer) : host_(host), outer_(outer) {}
 
-  // The stand-in of a view; that of a constant is made once, unless it is still to be changed.
+  // The float32 copy of a view; constants are converted once, unless they are modified later.
   View substitute(const View& view, bool once = true) {
     View wide = wide_view(view, kFirst + static_cast<int>(standins_.size()));
     const bool fixed = once && host_.is_constant(view.buffer);
@@ -54,7 +54,7 @@ class WideningHost : public LoweringHost {
     emit(make_strided_copy(s.wide, s.original, s.place, host_.locate(s.original)));
   }
   Location place(const View& wide) const { return standin(wide.buffer).place; }
-  // Steps are held back until the task is known to be possible.
+  // Buffers steps until the task is known to be supported.
   void flush() {
     for (auto& step : steps_) host_.emit(std::move(step));
   }
@@ -130,7 +130,7 @@ bool accumulates(const TaskDef& task) {
 
 bool is_byte(const View& view) { return view.dtype == DType::Int8 || view.dtype == DType::UInt8; }
 
-// Takes a number from every element of a dense block of float32.
+// Subtracts a number from every element of a dense float32 block.
 class ShiftStep : public Step {
  public:
   ShiftStep(const Location& block, std::int64_t count, float by) : block_(block), count_(count), by_(by) {}
@@ -170,7 +170,7 @@ std::string post_op(const char* name, double first, double second) {
   return text;
 }
 
-// A vector of one number a channel, as an operand of a post-op.
+// A per-channel vector as an operand of a post-op.
 View along_channels(const View& vector, const TaskDef& task) {
   View view{vector.buffer, vector.dtype, {vector.elements()}, {1}, vector.offset};
   const std::size_t inner = task.kind == "conv" ? task.outputs[0].dims.size() - 2 : 0;

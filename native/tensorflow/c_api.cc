@@ -1,4 +1,4 @@
-// Finding TensorFlow's functions, and the element types both sides know.
+// Finds TensorFlow's functions and maps element types.
 #include "tensorflow/c_api.h"
 
 #include <dlfcn.h>

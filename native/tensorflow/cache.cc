@@ -1,4 +1,4 @@
-// Looking up and making plans.
+// Looks up and creates plans.
 #include "tensorflow/cache.h"
 
 #include <algorithm>

@@ -50,7 +50,7 @@ std::string result_text(std::string_view owner, int index, int dtype, const Shap
 
 namespace {
 
-// All devices there are; looked through without a lock at every input that is not the device's own.
+// All devices; searched without a lock for every input that is not the device's own.
 constexpr std::size_t kMostDevices = 64;
 std::atomic<CustomDevice*> all_devices[kMostDevices];
 std::atomic<std::size_t> device_slots = 0;
@@ -134,7 +134,7 @@ TFE_TensorHandle* CustomDevice::copy(TFE_Context* context, TFE_TensorHandle* ten
 }
 
 Object* CustomDevice::object(TFE_TensorHandle* handle, TF_Status* status) const {
-  // Until the first handle has been made there is none.
+  // None until the first handle is created.
   const char* ours = handle_name_.load(std::memory_order_acquire);
   if (!ours || api.TFE_TensorHandleDeviceName(handle, status) != ours) return nullptr;
   return static_cast<Object*>(api.TFE_TensorHandleDevicePointer(handle, status));
@@ -252,7 +252,7 @@ void Call::adopt_variables(const std::vector<int>& types) {
   }
   const bool read = Variable::read_together(variables);
   for (Operand* operand : operands) {
-    const Status status;  // one without a value stays with the host, which says so
+    const Status status;  // uninitialised ones stay with the host, which reports the error
     if (!read && !operand->own->variable->value(status)) {
       operand->own.reset();
       continue;
@@ -502,7 +502,7 @@ class WriteLocks {
     std::sort(variables_.begin(), variables_.end(), by_id);
     variables_.erase(std::unique(variables_.begin(), variables_.end()), variables_.end());
   }
-  // Together with others that are not the program's.
+  // Also locks others that are not the program's.
   void lock(std::vector<Variable*> others) {
     others.insert(others.end(), variables_.begin(), variables_.end());
     locks_ = lock_all(std::move(others));
@@ -530,7 +530,7 @@ class Followers {
     }
   }
   ~Followers() {
-    const Status own;  // a failure before this is the one to report
+    const Status own;  // report an earlier failure first
     TF_Status* status = ok(status_) ? status_ : static_cast<TF_Status*>(own);
     for (const auto& [other, written, before] : following_) other->follow(*written, before, status);
   }
@@ -552,10 +552,10 @@ class Followers {
   TF_Status* status_;
 };
 
-// Below this it is cheaper to copy a new value over the old one than to hand TensorFlow another tensor.
+// Below this size, copying over the old value is cheaper than passing TensorFlow a new tensor.
 constexpr std::size_t kCopyBack = 32 << 10;
 
-// The first elements under another shape, in memory of their own.
+// Copies the first elements under another shape.
 std::shared_ptr<Storage> leading(npu::Device& device, const Storage& whole, const Shape& shape,
                                  std::string_view requester) {
   auto part = Storage::allocate(device, whole.dtype(), shape, requester);
@@ -600,7 +600,7 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
   }
   WriteLocks locks(std::move(written));
   std::vector<std::shared_ptr<Storage>> values(inputs_.size());  // of variables
-  // Values of variables that are not written come first: who holds locks never waits for another variable.
+  // Read-only variables come first: a thread that holds locks never waits for another variable.
   const auto read_first = [&](const Port& port) {
     if (port.kind != Port::Kind::Variable) return;
     const auto at = static_cast<std::size_t>(port.index);
@@ -700,7 +700,7 @@ void Call::run_program(FunctionPlan& plan, Generators& generators) {
     try {
       return plan.run(in, out, device_.memory());
     } catch (...) {
-      // A run that fails half way may have written in place.
+      // A failed run may have written in place.
       for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
         const Port& port = plan.outputs[i].port;
         if (port.kind == Port::Kind::Variable && !made[i]) {

@@ -1,4 +1,4 @@
-// The callbacks of the custom device, and which way an operator goes.
+// The callbacks of the custom device, and the routing of operators.
 #include "tensorflow/device.h"
 
 #include <Python.h>
@@ -36,7 +36,7 @@ enum class Route {
   Function,         // a plan, or the host
   Identity,         // of a variable: the same variable
   MakeVariable,     // VarHandleOp
-  ReadVariable,     // hands out the variable's memory
+  ReadVariable,     // exposes the variable's memory
   InspectVariable,  // the host kernel; it neither changes nor keeps variables
   ChangeVariable,   // the host kernel; variables have another value afterwards
   Structure,        // the host; it runs functions that may do anything but keep variables
@@ -49,7 +49,7 @@ struct Entry {
   std::string name;
   std::atomic<Route> route = Route::Host;
   std::atomic<bool> attrs_from_inputs = false;
-  std::atomic<bool> outdated = false;  // the route is to be found out again
+  std::atomic<bool> outdated = false;  // recompute the route
   PlanCache plans{kMostSignatures, kMostVariants};
   Generators generators;
   std::mutex mutex;
@@ -57,7 +57,7 @@ struct Entry {
   std::atomic<std::uint64_t> on_npu = 0;
   std::atomic<std::uint64_t> on_host = 0;
 
-  // Of a function: the element types of the variables among its inputs, asked for once.
+  // Element types of the variables among a function's inputs, cached.
   const std::vector<int>& variable_types(Callbacks& python) {
     {
       const std::lock_guard lock(mutex);
@@ -100,7 +100,7 @@ constexpr RouteName kRoutes[] = {
     {"StatelessWhile", Route::Structure},
 };
 
-// Families of operators that change the variables they are given.
+// Families of operators that modify their variables.
 constexpr std::string_view kChanging[] = {"AssignVariableOp",        "AssignAddVariableOp",
                                           "AssignSubVariableOp",     "AssignVariableXlaConcatND",
                                           "ResourceApply",           "ResourceSparseApply",
@@ -112,7 +112,7 @@ constexpr std::string_view kChanging[] = {"AssignVariableOp",        "AssignAddV
 class Entries {
  public:
   static Entries& get() {
-    static auto* entries = new Entries();  // TensorFlow may call the device until the process has ended
+    static auto* entries = new Entries();  // TensorFlow may call the device until the process ends
     return *entries;
   }
 
@@ -181,7 +181,7 @@ std::atomic<bool> hard_placement = false;
 extern "C" int PyGILState_Check(void);
 #endif
 
-// TensorFlow runs a few operators with Python's lock held; nothing here may wait for another thread with it.
+// TensorFlow runs a few operators with the GIL held; nothing here may wait for another thread with it.
 class WithoutPythonLock {
  public:
   WithoutPythonLock() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
@@ -272,20 +272,20 @@ std::vector<std::unique_lock<std::mutex>> locked(const Call& call, Each each) {
   return locks;
 }
 
-// Runs on the host an operator that looks at its variables.
+// Runs an operator on the host that reads its variables.
 void inspect_variables(Call& call) {
   const auto locks = locked(call, [](Variable& variable) { variable.settle(); });
   call.run_on_host();
 }
 
-// Runs on the host an operator that gives its variables another value.
+// Runs an operator on the host that assigns its variables.
 void change_variables(Call& call) {
-  // It is forgotten so that TensorFlow may work in place.
+  // Released so that TensorFlow can work in place.
   const auto locks = locked(call, [](Variable& variable) { variable.forget(); });
   call.run_on_host();
 }
 
-// Runs on the host something that may do anything with the variables while it runs.
+// Runs an operator on the host that may access its variables arbitrarily.
 void run_freely(Call& call, const char* function, bool keeps) {
   const auto forget = [&](void (Variable::*and_do)()) {
     for (Variable* variable : call.variables()) {
@@ -321,7 +321,7 @@ void run_function(Call& call, Entry& entry);
 
 std::atomic<std::uint64_t> shared_updates = 0;
 
-// The results of a plan's steps so far.
+// Results of the completed steps of a plan.
 using StepResults = std::vector<std::vector<TFE_TensorHandle*>>;
 
 TFE_TensorHandle* handle_of(const Call& call, const StepResults& results, const StepSource& source) {
@@ -379,7 +379,7 @@ void run_step(Call& call, CustomDevice& device, TF_Status* status, const Functio
   if (part.ok()) part.follow();
 }
 
-// Runs the steps [first, last), each on its device, at the same time; the first failure is the call's.
+// Runs the steps [first, last) concurrently, each on its device; returns the first failure.
 void run_stage(Call& call, const FunctionPlan& plan, std::size_t first, std::size_t last,
                StepResults& results) {
   std::vector<Status> statuses(last - first);
@@ -410,7 +410,7 @@ void run_stage(Call& call, const FunctionPlan& plan, std::size_t first, std::siz
   }
 }
 
-// Runs the steps of a plan: one after the other, those of a stage at the same time.
+// Runs the steps of a plan: stages sequentially, the steps of a stage concurrently.
 void run_steps(Call& call, const FunctionPlan& plan) {
   StepResults results(plan.steps.size());
   for (std::size_t i = 0; i < plan.steps.size(); ++i) {
@@ -443,7 +443,7 @@ void run_steps(Call& call, const FunctionPlan& plan) {
   }
 }
 
-// Handles of this device or of the host that are deleted with it.
+// Owns handles of this device or the host.
 class Handles {
  public:
   explicit Handles(std::size_t count) : all(count, nullptr) {}
@@ -458,7 +458,7 @@ class Handles {
   std::vector<TFE_TensorHandle*> all;
 };
 
-// The results of a function called in the course of another call.
+// Results of a nested function call.
 void call_function(const Call& whole, const std::string& function,
                    const std::vector<TFE_TensorHandle*>& inputs, Handles& results) {
   auto count = static_cast<int>(results.all.size());
@@ -466,7 +466,7 @@ void call_function(const Call& whole, const std::string& function,
   if (part.ok()) run_function(part, Entries::get().find(whole.context(), function));
 }
 
-// What a condition or selector says; of other than scalars: whether there is any element.
+// Value of a condition or selector; for non-scalars, whether there is any element.
 std::int64_t decision(Call& call, TFE_TensorHandle* handle) {
   Operand value;
   call.look_at(value, handle);
@@ -511,7 +511,7 @@ void run_branch(Call& call, const Structure& branch, const std::vector<TFE_Tenso
   share_results(call, branch, results.all);
 }
 
-// Runs a loop or branch: every turn is a call of a function, no Python in between.
+// Runs a loop or branch: one function call per iteration, without Python.
 void run_structure(Call& call, const Structure& structure) {
   Handles constants(structure.inputs.size());
   std::vector<TFE_TensorHandle*> inputs;
@@ -554,7 +554,7 @@ void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& pla
   call.run(plan, entry.generators);
 }
 
-// Turns what a callback raised into the call's status.
+// Converts an exception of a callback to the call's status.
 template <typename Function>
 auto guarded(Call& call, Function function) -> decltype(function()) {
   try {
@@ -723,7 +723,7 @@ void run_operator(Call& call, Entry& entry) {
   if (!run_planned(0)) api.TF_SetStatus(call.status(), code, refusal.c_str());
 }
 
-// The bound variables whose value is another one by now.
+// Bound variables whose value has changed.
 std::vector<int> changed_variables(const FunctionPlan& plan, const std::vector<Variable*>& variables) {
   std::vector<int> changed;
   for (const BoundVariable& bound : plan.bound) {
@@ -763,7 +763,7 @@ void run_function(Call& call, Entry& entry) {
   const auto read = [&](int input, std::string& values) { call.add_value(input, values); };
   const auto compile = [&](const std::shared_ptr<FunctionPlan>& previous) {
     const InCallback inside;
-    // What lies unused until the next eager operators serves the compile.
+    // Frees memory that is unused until the next eager operators, for the compile.
     TensorPool::of(call.memory()).trim();
     auto plan = python->compile_function(entry.name, call.attrs(), call.describe(), previous, changed);
     plan = checked(std::move(plan), call);
@@ -820,7 +820,7 @@ void route(CustomDevice& device, Call& call, Entry& entry) {
     case Route::Host:
       if (Callbacks* python = callbacks(); python && hard_placement.load() && !InCallback::active()) {
         const InCallback inside;
-        python->classify(entry.name);  // raises where the operator must not run on the host
+        python->classify(entry.name);  // throws if the operator must not run on the host
       }
       entry.on_host.fetch_add(1, std::memory_order_relaxed);
       Activity::count_host_call();
@@ -873,7 +873,7 @@ TFE_TensorHandle* copy_from_device(TFE_Context* context, TFE_TensorHandle* tenso
   TFE_TensorHandle* host = nullptr;
   if (object->variable) {
     try {
-      object->variable->escape();  // fetches the value where a GPU has it
+      object->variable->escape();  // fetches the value from a GPU
     } catch (const std::exception& error) {
       api.TF_SetStatus(status, kInternal, error.what());
       return nullptr;

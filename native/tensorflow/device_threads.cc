@@ -1,4 +1,4 @@
-// Threads with a queue each, started when a device first has work beside another.
+// Threads with one queue each, started when devices first work concurrently.
 #include "tensorflow/device_threads.h"
 
 #include <pthread.h>
@@ -19,13 +19,13 @@ namespace {
 
 thread_local bool in_device_thread = false;
 
-// Runs what it is given in order, until the process ends.
+// Runs its work in order until the process ends.
 class Thread {
  public:
   explicit Thread(int device) {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // leave signals to the program's threads
     std::thread thread([this, device] { serve(device); });
     pthread_setname_np(thread.native_handle(), ("npu:" + std::to_string(device) + " steps").c_str());
     thread.detach();
@@ -88,7 +88,7 @@ class Threads {
   std::unique_ptr<Thread> threads_[kMostPools];
 };
 
-// Counts pieces of work that have not ended.
+// Counts unfinished work.
 class Countdown {
  public:
   explicit Countdown(int count) : left_(count) {}

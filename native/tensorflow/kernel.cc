@@ -176,7 +176,7 @@ class Run {
     check(status);
   }
 
-  // Hands on what the part has left in the device's memory.
+  // Forwards the part's resident values.
   void leave(std::int64_t layout, const Part& part) {
     arena_->pass_on(layout, part.need);
     const auto number = Storage::adopt(SharedArena::publish(arena_));
@@ -192,7 +192,7 @@ class Run {
     }
   }
 
-  // Takes the results that are left to another part to the device's memory. After the results come, in one
+  // Keeps resident results in the device's memory. After the results come, in one
   // list of numbers, the layout, its size, and the place of each.
   void pack(std::vector<std::shared_ptr<Storage>>& results, const Part& part) {
     const auto numbers = std::move(results.back());
@@ -237,7 +237,7 @@ class Run {
                        ? Place{nullptr, &drawn.counters[2 * at], 2 * sizeof(std::uint64_t)}
                        : Place{inputs_[at].get()});
     }
-    // Variables of version 1 are memory that operators write to.
+    // Version-1 variables are memory that operators write.
     const auto variable = [&](const ProgramOutput& output) {
       return output.port.kind == Port::Kind::Variable ? inputs_[static_cast<std::size_t>(output.port.index)]
                                                       : nullptr;
@@ -345,7 +345,7 @@ void register_kernel() {
     api.TF_OpDefinitionBuilderAddAttr(op, "graph: int");
     api.TF_OpDefinitionBuilderAddInput(op, "inputs: Tin");
     api.TF_OpDefinitionBuilderAddOutput(op, "outputs: Tout");
-    // Parts may draw random numbers, and are not to be run while a graph is being optimised.
+    // Stateful, so that constant folding does not run parts, which may draw random numbers.
     api.TF_OpDefinitionBuilderSetIsStateful(op, true);
     api.TF_OpDefinitionBuilderSetShapeInferenceFunction(op, &unknown_shapes);
     api.TF_RegisterOpDefinition(op, status);

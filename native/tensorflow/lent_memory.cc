@@ -1,4 +1,4 @@
-// Tensors of one memory, counted, and the memory found by its address.
+// Reference-counted memory shared by tensors, found by address.
 #include "tensorflow/lent_memory.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<std::uint64_t> next_version = 1;
 
-// All there is, by address; never destroyed, as TensorFlow may free tensors at the very end of a process.
+// All shared memory by address; never destroyed, since TensorFlow may free tensors at process exit.
 struct Known {
   std::mutex mutex;
   std::unordered_map<const void*, std::weak_ptr<LentMemory>> memories;

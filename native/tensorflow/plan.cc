@@ -1,4 +1,4 @@
-// The state of plans: variables that are watched, generators that move on.
+// The state of plans: watched variables, random generators.
 #include "tensorflow/plan.h"
 
 #include <random>

@@ -1,4 +1,4 @@
-// Blocks for tensors, kept by size.
+// Pool of tensor memory, by size class.
 #include "tensorflow/pool.h"
 
 #include <sys/mman.h>
@@ -91,7 +91,7 @@ Block TensorPool::take(std::size_t bytes, std::string_view requester) {
     impl_->device.discharge(MemoryUse::Buffers, size);
     throw OutOfDeviceMemory(std::string(requester), bytes, 0);
   }
-  // A sanitizer sees only what was asked for, and nothing of a block that was given back.
+  // Poison the rest of a block, and freed blocks, for sanitizers.
   ASAN_POISON_MEMORY_REGION(block, size);
   ASAN_UNPOISON_MEMORY_REGION(block, bytes);
   return {this, block, bytes};

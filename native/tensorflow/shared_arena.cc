@@ -1,4 +1,4 @@
-// Arenas shared by parts of a graph, found by number.
+// Arenas shared by the parts of a graph, by number.
 #include "tensorflow/shared_arena.h"
 
 #include <algorithm>

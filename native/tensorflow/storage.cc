@@ -20,7 +20,7 @@
 namespace npu::tf {
 namespace {
 
-// Asks for large pages in memory that may have been used before; a hint, without effect where there are none.
+// Requests huge pages for memory that may have been used before; only a hint.
 void join_pages(void* data, std::size_t bytes) {
   constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
   const auto start = reinterpret_cast<std::uintptr_t>(data);
@@ -112,7 +112,7 @@ std::shared_ptr<Storage> Storage::allocate(Device& device, int dtype, const Shap
   storage->tensor_ = api.TF_NewTensor(dtype, shape.data(), shape.rank(), block.data(), storage->bytes_,
                                       &Block::free_tensor, block.owner());
   block.release();
-  // An empty tensor has no memory of ours.
+  // Empty tensors need no memory.
   if (storage->bytes_ == 0) storage->data_ = api.TF_TensorData(storage->tensor_);
   return storage;
 }
@@ -161,7 +161,7 @@ std::shared_ptr<Storage> Storage::adopt(TF_Tensor* tensor) {
 }
 
 void Storage::fill(const void* from) {
-  if (bytes_ != 0) std::memcpy(data_, from, bytes_);  // what is empty may have no address
+  if (bytes_ != 0) std::memcpy(data_, from, bytes_);  // empty tensors may have a null address
   written_by_host();
 }
 
@@ -200,14 +200,14 @@ void Storage::written_by_host() {
 }
 
 void Storage::fetch(const std::unique_lock<std::mutex>&) const {
-  if (!gpu_is_newer_.load(std::memory_order_acquire)) return;  // somebody else was faster
+  if (!gpu_is_newer_.load(std::memory_order_acquire)) return;  // another thread was faster
   gpu_->download(data_, bytes_);
   gpu_is_newer_.store(false, std::memory_order_release);
 }
 
 namespace {
 
-// Where an exception must not pass: a failed copy becomes the status.
+// Exceptions must not cross this boundary: a failed copy becomes the status.
 bool settled(const Storage& storage, TF_Status* status) {
   try {
     storage.settle();
@@ -353,7 +353,7 @@ std::shared_ptr<Storage> Variable::take(TFE_TensorHandle* handle, TF_Status* sta
   std::shared_ptr<Storage> value = Storage::adopt(tensor);
   value->share_with_host();
   try {
-    // Lent memory has been charged where it was allocated.
+    // Shared memory was accounted for at its allocation.
     if (!LentMemory::find(value->address())) value->charge(device_, "the value of a variable");
   } catch (const OutOfDeviceMemory& error) {
     set_out_of_memory(status, error);
@@ -455,7 +455,7 @@ void Variable::hand_to_host(Storage& value, TF_Status* status) {
   if (!now) return;
   takes_memory_ = api.TFE_TensorHandleDevicePointer(now, status) == value.address();
   api.TFE_DeleteTensorHandle(now);
-  if (!*takes_memory_) hand_to_host(value, status);  // what it copied may have been old
+  if (!*takes_memory_) hand_to_host(value, status);  // its copy may be stale
 }
 
 void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
@@ -469,7 +469,7 @@ void Variable::assign(std::shared_ptr<Storage> value, TF_Status* status) {
 // that long. Nobody can look meanwhile: who comes by the handle waits, and no function of the host has it.
 bool Variable::claim(Storage& value, TF_Status* status) {
   if (access_ != Access::Handle || lent_ > 0) return false;
-  value.tensor(status);  // what can fail comes before the variable has lost its value
+  value.tensor(status);  // do everything that can fail before releasing the variable's value
   if (!ok(status)) return false;
   const auto stand_in = Storage::allocate(device_, dtype_, Shape(), "a variable");
   hand_to_host(*stand_in, status);

@@ -1,4 +1,4 @@
-// A parallel region of the framework's: its first member runs the function, the others serve the pool.
+// A parallel region of the framework: its first member runs the function, the others serve the pool.
 #include "threads/guests.h"
 
 #include <dlfcn.h>

@@ -36,7 +36,7 @@ namespace {
 
 thread_local StaticLoop loop;
 
-// The iterations [first, last) of this member's next part; false where it has no more.
+// The iterations [first, last) of this member's next chunk; false if there are none.
 bool next_part(long& first, long& last) {
   const long steps =
       loop.step > 0 ? loop.end - loop.start + loop.step - 1 : loop.start - loop.end - loop.step - 1;

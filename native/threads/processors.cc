@@ -27,7 +27,7 @@ double quota_in(const std::filesystem::path& folder) {
   return first >> time && second >> period && time > 0 && period > 0 ? time / period : kNoLimit;
 }
 
-// The least quota of a group and those around it.
+// The minimum quota of a group and its ancestors.
 double least_quota(const std::filesystem::path& root, const std::filesystem::path& group) {
   double least = quota_in(root);
   std::filesystem::path folder = root;
@@ -79,7 +79,7 @@ int wanted_threads() {
 
 namespace {
 
-// The numbers of a text such as "0-3,8"; empty where it is none.
+// Parses a list such as "0-3,8"; empty if invalid.
 std::vector<int> parse_ranges(const std::string& text) {
   std::vector<int> found;
   std::istringstream ranges(text);
@@ -96,7 +96,7 @@ std::vector<int> parse_ranges(const std::string& text) {
   return found;
 }
 
-// Whether the process may use a core; all of them where the scheduler does not say.
+// True if the process may use a core; true for all if the affinity is unknown.
 class Allowed {
  public:
   Allowed() { known_ = sched_getaffinity(0, sizeof(set_), &set_) == 0; }

@@ -12,7 +12,7 @@ namespace npu {
 namespace {
 
 constexpr int kMostParts = 64;
-constexpr int kGrace = 64;  // pauses that a member has to begin its part
+constexpr int kGrace = 64;  // spins to wait for a member to begin its part
 
 class Steps {
  public:
@@ -35,7 +35,7 @@ class Steps {
 
  private:
   struct alignas(64) Part {
-    Word claimed = 0;  // steps whose part somebody has begun
+    Word claimed = 0;  // steps whose part has begun
     std::atomic<bool> away = false;
   };
 
@@ -71,7 +71,7 @@ class Steps {
     return false;
   }
 
-  // For parts that others are in the middle of.
+  // Waits for parts in progress.
   void wait(std::uint32_t ended) {
     const auto over = [&] { return ended_.load(std::memory_order_acquire) != ended; };
     if (spin_until(over)) return;

@@ -29,7 +29,7 @@ namespace npu {
 namespace {
 
 constexpr int kMostMembers = 1024;
-// Held for a few instructions at a time.
+// Spinlock, held for a few instructions.
 class Spinlock {
  public:
   void lock() {
@@ -38,7 +38,7 @@ class Spinlock {
         if (i < kPausesPerLook) {
           relax();
         } else {
-          sched_yield();  // the holder may be off its core
+          sched_yield();  // the holder may be preempted
         }
       }
     }
@@ -51,7 +51,7 @@ class Spinlock {
 
 struct Region;
 
-// The calling thread's place.
+// The calling thread's state.
 struct Member {
   Region* region = nullptr;
   int index = 0;
@@ -70,10 +70,10 @@ struct Region {
   // Under the pool's lock:
   Region* next = nullptr;
   std::bitset<kMostMembers> begun;
-  std::atomic<int> waiting = 0;  // shares that nobody has begun
+  std::atomic<int> waiting = 0;  // shares not begun
 
-  std::atomic<bool> invalid = false;          // a member has raised the flag (invalid.h)
-  Word pending = 0;                           // shares that others have not ended, and kAsleep
+  std::atomic<bool> invalid = false;          // a member raised the flag (invalid.h)
+  Word pending = 0;                           // shares that others have not finished, and kAsleep
   Word arrived = 0, phase = 0, sleepers = 0;  // of barriers
 };
 
@@ -178,7 +178,7 @@ class Pool {
       sleeping_guests_.fetch_sub(1, std::memory_order_relaxed);
     }
     expect(-1);
-    while (work(worker)) continue;  // regions whose openers have counted on this thread
+    while (work(worker)) continue;  // regions whose openers counted on this thread
   }
 
   void dismiss_guests(std::atomic<bool>& over) {
@@ -186,7 +186,7 @@ class Pool {
     ring();
   }
 
-  // Does what no worker has begun, then waits for what they have.
+  // Runs the shares that no worker has begun, then waits for the others.
   void close(Region& region) {
     while (region.waiting.load(std::memory_order_relaxed) > 0) {
       int index = -1;
@@ -215,7 +215,7 @@ class Pool {
     futex_wake(&bell_, INT_MAX);
   }
 
-  // A share that nobody has begun, the wanted one if possible; under the lock.
+  // Takes a share not begun, the wanted one if possible; under the lock.
   int take(Region& region, int wanted) {
     int index = wanted < region.size ? wanted : region.size - 1;
     for (int i = 0; region.begun.test(static_cast<std::size_t>(index)) && i < region.size; ++i) {
@@ -231,7 +231,7 @@ class Pool {
     return index;
   }
 
-  // Begins and ends one share of the oldest region; false where there is none.
+  // Runs one share of the oldest region; false if there is none.
   bool work(int worker) {
     if (!any_.load(std::memory_order_relaxed)) return false;
     Region* region = nullptr;
@@ -243,7 +243,7 @@ class Pool {
       index = take(*region, worker + 1);
     }
     run_share(*region, index);
-    // From here on the region may be gone, but for the address.
+    // From here on the region may be destroyed; only its address is used.
     Word* pending = &region->pending;
     if (pending->fetch_sub(1, std::memory_order_acq_rel) == (kAsleep | 1)) futex_wake(pending, 1);
     return true;
@@ -287,7 +287,7 @@ class Pool {
 
   int index_;
   Spinlock lock_;
-  Region* first_ = nullptr;  // regions with shares that nobody has begun, the oldest first
+  Region* first_ = nullptr;  // regions with shares not begun, oldest first
   std::atomic<bool> any_ = false;
   Word generation_ = 0;  // regions opened so far
   std::atomic<int> sleepers_ = 0;

@@ -35,7 +35,7 @@ struct Params {
   std::int64_t pad_top = 0, pad_left = 0;
   Tiles tiles;
   Grid grid;
-  std::int64_t chunk = 0;  // tiles worked on at once
+  std::int64_t chunk = 0;  // tiles per chunk
   Filter filter{};
   bool constant_filter = true;
   bool bf16 = false, bf16_filter = false;
@@ -53,7 +53,7 @@ struct Params {
   std::int64_t source_row() const { return channels() + kPadding; }
   std::int64_t source_plane() const { return chunk * source_row(); }
   std::int64_t target_plane() const { return chunk * kPanel + kPadding; }
-  // Elements of the weights that a part keeps transformed.
+  // Number of transformed weights that a part keeps.
   std::int64_t kept_filter() const {
     const std::int64_t most = (panels() + grid.along_panels - 1) / grid.along_panels;
     return constant_filter ? 0 : most * winograd::filter_panel(channels());
@@ -122,7 +122,7 @@ bool is_plain_3x3(const Lowering& low) {
          !attrs.has("src_scale") && !attrs.flag("has_weight_scales") && !attrs.flag("has_gate");
 }
 
-// A transposed convolution is one with its kernel turned by half a turn.
+// A transposed convolution is a convolution with a kernel rotated by 180 degrees.
 Filter filter_of(const View& w, bool transposed) {
   const Dims& s = w.strides;
   if (!transposed) return {w.dims[0], w.dims[1], s[0], s[1], s[2], s[3], 0};
@@ -202,11 +202,11 @@ class BoundWinograd : public BoundStep {
   void* target = nullptr;
   void* residual = nullptr;
   void* bias = nullptr;
-  void* filter = nullptr;  // transformed where it is constant
+  void* filter = nullptr;  // transformed if constant
   void* buffers = nullptr;
 
  private:
-  // What a part works in: transformed sources and results of a chunk, transformed weights.
+  // Scratch memory of a part: transformed sources and results of a chunk, transformed weights.
   struct Buffer {
     float *sources, *targets, *filter;
   };
@@ -252,7 +252,7 @@ class BoundWinograd : public BoundStep {
     }
   }
 
-  // What is read and written after the products of a panel.
+  // Memory to prefetch during the products of a panel.
   struct Next {
     winograd::Ahead source, target;
   };

@@ -45,7 +45,7 @@ struct Params {
   int rows_input = 0;
   Tiles tiles;
   Grid grid;
-  std::int64_t chunk = 0;                                    // tiles worked on at once
+  std::int64_t chunk = 0;                                    // tiles per chunk
   std::int64_t target_row = 0, tap_row = 0, tap_column = 0;  // distances in the weights
 
   std::int64_t row_count() const { return rows.image.channels; }
@@ -58,7 +58,7 @@ struct Params {
   std::int64_t row_line() const { return row_count() + kPadding; }
   std::int64_t column_line() const { return panels_of_part() * kPanel + kPadding; }
   std::int64_t block_plane() const { return kRows * kPanel + kPadding; }
-  // Sums that one chunk completes need the place of one block only.
+  // Sums completed by one chunk need the memory of one block only.
   bool in_one_chunk() const { return tiles_of_part() <= chunk; }
   std::int64_t blocks_kept() const { return in_one_chunk() ? 1 : row_blocks() * panels_of_part(); }
   std::int64_t partial_elements() const { return 9 * row_count() * column_count(); }
@@ -69,7 +69,7 @@ struct Params {
   }
 };
 
-// Where a part puts its results.
+// Destination of a part's results.
 struct Target {
   float* first;
   std::int64_t row, tap_row, tap_column;
@@ -106,7 +106,7 @@ class BoundGradient : public BoundStep {
     return {first, columns, columns + kPlanes * params_.chunk * params_.column_line()};
   }
 
-  // Sums over some of the tiles go to memory of their own, but for the first.
+  // Partial sums go to separate memory, except the first.
   Target target_of(std::int64_t part) const {
     const std::int64_t apart = part % params_.grid.along_tiles;
     if (apart == 0)
@@ -134,7 +134,7 @@ class BoundGradient : public BoundStep {
     own.image.channels = std::min(panels.last * kPanel, params_.column_count()) - panels.first * kPanel;
     const T* own_columns = static_cast<const T*>(columns) + panels.first * kPanel;
     std::int64_t first = tiles.first;
-    do {  // once at least: a part without tiles adds nothing, but writes that
+    do {  // at least once: a part without tiles writes zeros
       const Range chunk{first, std::min(first + params_.chunk, tiles.last)};
       const Range after{chunk.last, std::min(chunk.last + params_.chunk, tiles.last)};
       read_tiles(params_.rows, static_cast<const T*>(rows), chunk, at.rows, params_.row_line());

@@ -1,4 +1,4 @@
-// The choice of transforms, and that of the weights (done once, in double precision).
+// Selects transforms and transforms weights (once, in double precision).
 #include <algorithm>
 #include <bit>
 

@@ -25,7 +25,7 @@ struct Float32 : npu::Float32 {
     return fma(p, r, splat(1.0f));
   }
 
-  // The sum and one more product of 16 numbers.
+  // Multiply-add of 16 numbers.
   static Vector inner(const float* x, const float* y, std::int64_t count, Vector sum) {
     return fma(load(x, first_lanes(count)), load(y, first_lanes(count)), sum);
   }
@@ -328,10 +328,10 @@ inline Vector exponential(Vector t) {
   return power_of_two<T>(t * splat(kLog2E));
 }
 
-// Whether a query with this largest score has no weights at all.
+// True if a query with this maximum score has no weights.
 inline bool sees_nothing(const Mask& mask, float top) { return mask.zeros && top == -__builtin_inff(); }
 
-// Whether the largest product is the largest score.
+// True if the largest product is the largest score.
 inline bool is_plain(const Mask& mask, const Shape& shape) {
   return mask.kind == MaskKind::None && shape.scale > 0;
 }
@@ -704,7 +704,7 @@ class BackwardHead {
     }
   }
 
-  // A key that is not there has no weight.
+  // Keys past the end have zero weight.
   static void leave_out(std::int64_t r, float* scores, float* through) {
     for (std::int64_t v = 0; v < kPanel; v += kLanes) {
       store(scores + r * kPanel + v, splat(-__builtin_inff()));

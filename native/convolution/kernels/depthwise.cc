@@ -8,7 +8,7 @@
 namespace npu::convolution {
 namespace {
 
-constexpr int kStrip = 7;  // outputs computed at once; image widths of most networks are multiples of it
+constexpr int kStrip = 7;  // outputs per iteration; most networks' image widths are multiples of it
 
 // A padded row of the source, widened; `y` may be outside of the image.
 template <class T>

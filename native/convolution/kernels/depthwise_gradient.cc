@@ -8,7 +8,7 @@
 namespace npu::convolution {
 namespace {
 
-constexpr int kStrip = 7;  // results computed at once
+constexpr int kStrip = 7;  // results per iteration
 
 // A weight and the row that it is multiplied by, from the column of the first result on.
 struct Tap {

@@ -8,7 +8,7 @@
 namespace npu::convolution {
 namespace {
 
-// What the registers hold: 8 rows of 3 vectors, or 6 of one.
+// Register tile: 8 rows of 3 vectors, or 6 rows of one.
 constexpr int kMostRows = kTileVectors > 1 ? 8 : 6, kMostWide = kTileVectors > 1 ? 3 : 1;
 
 template <class Value>
@@ -74,7 +74,7 @@ void tiles(TileArguments<typename T::Value> a, std::int64_t count) {
   for (; count >= 1; advance(1)) tile<T, kActivation, 1, kWide>(a);
 }
 
-// Rows times the gate of their image, dense.
+// Multiplies rows by the gate of their image into a dense buffer.
 template <class T>
 void gate_rows(const Pointwise& p, const PointwiseData& data, std::int64_t first, std::int64_t last,
                typename T::Value* to) {

@@ -1,4 +1,4 @@
-// Pixels put onto an image,.
+// Scatters pixels to an image with strides.
 #include "convolution/spread.h"
 
 #include "convolution/kernels/elements.h"

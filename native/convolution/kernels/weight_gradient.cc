@@ -1,4 +1,4 @@
-// Gradient of a convolution's weights.
+// Gradients of a convolution's weights.
 #include "convolution/weight_gradient.h"
 
 #include "core/elements.h"
@@ -48,7 +48,7 @@ void pack(const GradientSide& side, std::int64_t first, std::int64_t last, bool 
   }
 }
 
-// Brings what is read next into the second-level cache, a line at a time.
+// Prefetches the next operands into the second-level cache, a line at a time.
 template <class Value>
 class Fetcher {
  public:

@@ -1,4 +1,4 @@
-// The gradient of a row of a layer normalisation.
+// Gradient of one row of a layer normalisation.
 #include "normalisation/layer_norm_grad.h"
 
 #include "core/elements.h"
@@ -7,7 +7,7 @@ namespace npu::normalisation {
 namespace {
 
 #ifdef __AVX512F__
-// Rounded in integers: not all processors with AVX-512 have instructions for bfloat16.
+// Integer rounding: not all AVX-512 processors have bfloat16 instructions.
 struct BFloat16Bits {
   using Value = std::uint16_t;
   static Vector load(const std::uint16_t* from, Lanes lanes) {
@@ -58,7 +58,7 @@ class RowGradient {
  private:
   Vector normal(std::int64_t c, Lanes lanes) const { return (T::load(x_ + c, lanes) - mean_) * inverse_; }
 
-  // The next row, and what this one is written to, come from memory while this one is worked on.
+  // Prefetches the next row and this row's destination.
   void prefetch(std::int64_t c) const {
     _mm_prefetch(reinterpret_cast<const char*>(static_cast<const typename T::Value*>(row_.dx) + c),
                  _MM_HINT_T0);

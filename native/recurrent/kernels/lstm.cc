@@ -6,7 +6,7 @@
 namespace npu::recurrent {
 namespace {
 
-// The state of a step, of the weights' type: products take words of it.
+// The state of a step in the weights' type; products read it in words.
 template <class T>
 const typename T::Value* state_of(const LstmStep& s) {
   if constexpr (T::kInWord == 1) {
@@ -29,7 +29,7 @@ void finish_unit(const LstmStep& s, std::int64_t n, std::int64_t unit, const Vec
 
 template <class T, int kBatch>
 void block(const LstmStep& s, std::int64_t index) {
-  // Gates whose sums the registers hold at once.
+  // Number of gates whose sums fit in registers.
   constexpr int kTogether = kBatch * kGates < kRegisters ? kGates : kBatch < 3 ? 2 : 1;
   const std::int64_t unit = index * kUnits, row = kGates * kUnits;
   const float* weights = static_cast<const float*>(s.weights) + index * s.hidden * row / T::kInWord;

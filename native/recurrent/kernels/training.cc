@@ -84,7 +84,7 @@ void forward_tile(const ForwardStep& s, std::int64_t row, std::int64_t block) {
   for (int r = 0; r < kRows; ++r) keep<T>(s, row + r, unit, sum[r]);
 }
 
-// The gradients of a step's gates at 16 units, from that of its state.
+// Gradients of a step's gates for 16 units, from that of its state.
 template <class T>
 void differentiate(const BackStep& s, std::int64_t row, std::int64_t unit, Vector dh) {
   using Element = typename T::Value;
