@@ -159,6 +159,41 @@ def test_anything_follows_a_result_whose_size_depends_on_data(name: str) -> None
     for seed in range(7):
         _compare(model, reference, _arguments(name, seed))
 
+PARAMETERS = {
+    "the value of a border": (
+        "net (float[2, 3] x, float v) => (float[A, B] y) { pads = Constant <value_ints = [1, 0, 0, 1]> ()\n"
+        "y = Pad (x, pads, v) }",
+        [np.array(2.5, np.float32), np.array(np.nan, np.float32)],
+    ),
+    "factors of a resize": (
+        "net (float[1, 1, 2, 3] x, float[4] s) => (float[A, B, C, D] y) { y = Resize (x, , s) }",
+        [np.array([1, 1, 2, 2], np.float32), np.array([1, 1, 1, 3], np.float32)],
+    ),
+    "a computed factor": (
+        "net (float[1, 1, 2, 3] x, float[1] f) => (float[A, B, C, D] y) { ones = Constant <value_floats = [1.0, 1.0]> ()\n"
+        "one = Constant <value_float = 1.0> ()\ng = Add (f, one)\ns = Concat <axis = 0> (ones, g, g)\n"
+        "y = Resize (x, , s) }",
+        [np.array([1], np.float32), np.array([2], np.float32)],
+    ),
+    "the threshold of scores": (
+        "net (float[1, 1, 4] s, float[1] t) => (int64[A, B] y) { b = Constant <value = float[1, 4, 4] "
+        "{0, 0, 1, 1, 0, 0, 1, 1.1, 2, 2, 3, 3, 4, 4, 5, 5}> ()\nm = Constant <value = int64[1] {3}> ()\n"
+        "i = Constant <value = float[1] {0.5}> ()\ny = NonMaxSuppression (b, s, m, i, t) }",
+        [np.array([0.1], np.float32), np.array([10], np.float32)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_an_operator_reads_small_parameters_at_run_time(name: str) -> None:
+    text, parameters = PARAMETERS[name]
+    proto = onnx.parser.parse_model(HEAD + text)
+    model, reference = ge.compile(proto), ReferenceEvaluator(proto)
+    shape = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    for parameter in (*parameters, parameters[0]):
+        _compare(model, reference, [x, parameter])
+
 
 def _masked() -> tuple[StagedModel, ReferenceEvaluator]:
     proto = onnx.parser.parse_model(HEAD + MODELS["masks, then reductions"])

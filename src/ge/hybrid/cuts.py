@@ -4,7 +4,8 @@
    result sizes may end it.
 2. Nodes that read such a result, or need a computed value to know their own sizes, wait for the next stage, in which
    that result is a known value.
-3. A known value whose elements determine sizes is a constant of its stage; only small integer tensors qualify.
+3. A known value that a node needs as a constant is a constant of its stage: a small tensor that the node reads itself,
+   or small integer tensors from which its operand is computed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Cut", "Halves", "Remainder", "decides", "halves", "inputs_behind"]
+__all__ = ["Cut", "Halves", "Remainder", "constants_for", "halves", "inputs_behind"]
 
 MOST_DECIDING = 64  # elements of a value that may be a constant of a stage
 
@@ -66,13 +67,17 @@ def inputs_behind(values: Iterable[ir.Value], names: Container[str]) -> set[str]
     return found
 
 
-def decides(array: Any) -> bool:
-    """True if a known value may be a constant of a stage.
+def constants_for(needed: Iterable[ir.Value], values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The named known values that become constants, so that the needed values are known (rule 3)."""
+    small = {n: values[n] for n in names if _is_small(values[n])}
+    integers = {n for n, array in small.items() if array.dtype.kind in "biu"}
+    needed = list(needed)
+    read = {v.name for v in needed if v.is_graph_input() and v.name in small}
+    return {n: small[n] for n in inputs_behind(needed, integers) | read if n}
 
-    >>> decides(np.array([3, 4])), decides(np.zeros(3, np.float32)), decides(np.arange(1000))
-    (True, False, False)
-    """
-    return isinstance(array, np.ndarray) and array.dtype.kind in "biu" and array.size <= MOST_DECIDING
+
+def _is_small(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.size <= MOST_DECIDING
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from onnx import helper
 from onnx.inliner import inline_local_functions
 
 from ge.errors import GeError
-from ge.hybrid.cuts import Cut, decides, inputs_behind
+from ge.hybrid.cuts import Cut, constants_for
 from ge.ir import facts
 from ge.ir.types import dtype_to_ir
 from ge.ir.values import desc_of
@@ -80,14 +80,13 @@ class OnnxStage:
         """Convert as many nodes as the values' shapes allow; values that determine sizes become constants."""
         branches = {name: values[name] for name in self.taken & values.keys()}
         file = _with_branches(self.file, branches) if branches else self.file
-        offered = {n: values[n] for n in self.reads if decides(values[n])}
         fixed: dict[str, np.ndarray] = {}
         while True:
             converter, scope = self._converted(file, values, fixed)
-            more = inputs_behind(converter.needed, offered) - fixed.keys()
-            if not more:
+            more = constants_for(converter.needed, values, self.reads)
+            if more.keys() <= fixed.keys():
                 break
-            fixed.update({name: offered[name] for name in more})
+            fixed.update(more)
         if converter.refused:
             raise converter.refusals()
         later, crossing = _left(file, converter, scope, self.wanted)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError, UnmappedOperator, UnsupportedOperatorsError
-from ge.hybrid.cuts import Cut, decides, inputs_behind
+from ge.hybrid.cuts import Cut, constants_for
 from ge.ir.types import TENSORS
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
@@ -280,14 +280,13 @@ class TensorflowStage:
 
     def cut(self, values: Mapping[str, Any]) -> Cut:
         """Convert what the known tensors' shapes allow; values that decide sizes become constants."""
-        offered = {n: values[n] for n in self._reads if decides(values[n])}
         fixed: dict[str, np.ndarray] = {}
         while True:
             converter, scope = self._converted(values, fixed)
-            more = inputs_behind(converter.needs, offered) - fixed.keys()
-            if not more:
+            more = constants_for(converter.needs, values, self._reads)
+            if more.keys() <= fixed.keys():
                 break
-            fixed.update({name: offered[name] for name in more})
+            fixed.update(more)
         crossing = self._crossing(scope, values)
         graph = scope.builder.graph
         for name, value in crossing.items():
