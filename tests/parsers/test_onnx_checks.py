@@ -132,6 +132,7 @@ def test_a_run_on_wrong_numbers_fails_and_the_next_is_right(name: str) -> None:
     [
         "(float[4,3] t) => (float[2,3] y) <int64[2] i = {0, 9}> { [n] y = Gather(t, i) }",
         "() => (float[2] y) <float[4] t = {0, 1, 2, 3}, int64[2] i = {0, -5}> { [n] y = Gather(t, i) }",
+        "(float[4,3] t) => (float[3] y) <int64 i = {9}> { [n] y = Gather(t, i) }",
         "(float[4,3] t, float[1,3] u) => (float[4,3] y) <int64[1,1] i = {4}> { [n] y = ScatterND(t, i, u) }",
         "(int32[2] a) => (int32[2] y) <int32[2] b = {1, 0}> { [n] y = Div(a, b) }",
         "() => (int32[2] y) <int32[2] a = {1, 0}, int32 b = {0}> { [n] y = Mod(a, b) }",
@@ -142,6 +143,16 @@ def test_constants_that_are_wrong_are_refused(text: str) -> None:
     with pytest.raises(GeError, match=r"is not in \[|division by zero") as caught:
         ge.compile(model(text))
     assert (caught.value.code, caught.value.node) == ("E10024", "n")
+
+
+@pytest.mark.parametrize(("length", "step"), [(17, 4), (0, 4), (-1, 4), (2**40, 4), (8, 0), (8, -1)])
+def test_frames_that_do_not_fit_their_signal_are_refused(length: int, step: int) -> None:
+    text = (
+        f"(float[1,16,1] x) => (float[A,B,C,D] y) <int64 step = {{{step}}}, int64 length = {{{length}}}>"
+        " { [n] y = STFT(x, step, , length) }"
+    )
+    with pytest.raises(GeError, match=f"frames of {length} samples every {step} do not fit"):
+        ge.compile(model(text))
 
 
 def test_floats_may_be_divided_by_zero() -> None:

@@ -160,7 +160,7 @@ def _checked(
 def _allowed(x: np.ndarray, limits: Sequence[int] = (), least: int = 0, from_end: bool = False) -> np.ndarray:
     if not len(limits):
         return np.asarray(x != 0)
-    sizes = np.asarray(limits)
+    sizes = np.asarray(limits if len(limits) > 1 else limits[0])
     return np.asarray((x >= (-sizes if from_end else least)) & (x < sizes))
 
 

@@ -80,6 +80,9 @@ def _dft(n: Node) -> Results:
     return n.op("Dft", n.inputs[0], axis=axis, length=length, inverse=inverse, onesided=onesided)
 
 
+MAX_FRAMES = 1 << 28  # samples of all frames
+
+
 @plugin(onnx="STFT")
 def _stft(n: Node) -> Results:
     """Frames of the signal, times the window, transformed."""
@@ -93,7 +96,13 @@ def _stft(n: Node) -> Results:
         raise Unsupported("STFT has neither a window nor a frame length")
     batch, samples, parts = n.desc().shape if n.desc().rank == 3 else (*n.desc().shape, 1)
     x = n.op("Reshape", n.inputs[0], shape=[batch, samples, parts])
+    if step < 1 or not 1 <= length <= samples:
+        raise Unsupported(f"frames of {length} samples every {step} do not fit a signal of {samples} samples")
     frames = (samples - length) // step + 1
+    if frames * length > MAX_FRAMES:
+        raise Unsupported(
+            f"{frames} frames of {length} samples are not supported", f"use at most {MAX_FRAMES} in all"
+        )
     where = np.arange(frames)[:, None] * step + np.arange(length)
     framed = n.op("Gather", x, where.astype(np.int64), axis=1)  # (B, frames, length, parts)
     if window is not None:
