@@ -245,7 +245,9 @@ def _check_names(options: CompileOptions) -> list[str]:
 
 def _check_memory(plan: Plan, target: Target) -> None:
     """Reject a plan that does not fit the target's memory, before the system kills the process."""
-    needed = plan.arena_bytes + int(plan.report["constant_bytes"])
+    donated = {output for output, _ in plan.donated}
+    results = sum(p.desc.nbytes for i, p in enumerate(plan.outputs) if not p.dynamic and i not in donated)
+    needed = plan.arena_bytes + int(plan.report["constant_bytes"]) + results
     if target.memory_bytes and needed > target.memory_bytes:
         raise out_of_memory(
             f"{plan.name} needs {needed} bytes of memory, target {target.name} has {target.memory_bytes}",

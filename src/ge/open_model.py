@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ge.errors import GeError
+from ge.errors import GeError, typed
 from ge.hybrid.specialise import Specialiser
 from ge.interface import Interface
 from ge.model.model import Model
@@ -86,6 +86,7 @@ class OpenModel(Model):
     def input_names(self) -> tuple[str, ...]:
         return tuple(self.sizes)
 
+    @typed
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
         """Run on values in the order of `input_names`; compiles first if these sizes are new."""
         key = self._shapes(arrays)

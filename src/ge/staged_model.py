@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from ge.errors import GeError
+from ge.errors import GeError, typed
 from ge.hybrid.cuts import Cut, Halves, Remainder
 from ge.hybrid.specialise import Specialiser
 from ge.ir.values import desc_of
@@ -92,6 +92,7 @@ class StagedModel(OpenModel):
         """The number of compiled programs of all stages."""
         return sum(len(stage.programs) for stage in list(self._stages.values()))
 
+    @typed
     def run(self, arrays: Sequence[Any], into: Sequence[np.ndarray] | None = None) -> list[Any]:
         """Run stage by stage on values in the order of `input_names`."""
         if into is not None:

@@ -116,6 +116,13 @@ def test_a_plan_that_the_target_cannot_hold_is_refused_with_its_largest_tensors(
     assert found.value.available == 1 << 16 < found.value.requested
 
 
+def test_a_plan_whose_results_the_target_cannot_hold_is_refused() -> None:
+    b = GraphBuilder("wide")
+    b.output(b.op("BroadcastTo", b.input("x", (1,), "float32"), shape=[1 << 20]))
+    with pytest.raises(OutOfMemoryError, match="needs 4194304 bytes"):
+        compile_plan(b.graph, CompileOptions(target=replace(named("avx2"), memory_bytes=1 << 20)))
+
+
 def test_the_memory_of_this_machine_is_a_containers_where_that_is_less(tmp_path, monkeypatch) -> None:
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(cpu, "_MEMORY_LIMITS", (str(limit), str(tmp_path / "nothing")))

@@ -159,6 +159,7 @@ def test_anything_follows_a_result_whose_size_depends_on_data(name: str) -> None
     for seed in range(7):
         _compare(model, reference, _arguments(name, seed))
 
+
 PARAMETERS = {
     "the value of a border": (
         "net (float[2, 3] x, float v) => (float[A, B] y) { pads = Constant <value_ints = [1, 0, 0, 1]> ()\n"
@@ -170,7 +171,8 @@ PARAMETERS = {
         [np.array([1, 1, 2, 2], np.float32), np.array([1, 1, 1, 3], np.float32)],
     ),
     "a computed factor": (
-        "net (float[1, 1, 2, 3] x, float[1] f) => (float[A, B, C, D] y) { ones = Constant <value_floats = [1.0, 1.0]> ()\n"
+        "net (float[1, 1, 2, 3] x, float[1] f) => (float[A, B, C, D] y) {\n"
+        "ones = Constant <value_floats = [1.0, 1.0]> ()\n"
         "one = Constant <value_float = 1.0> ()\ng = Add (f, one)\ns = Concat <axis = 0> (ones, g, g)\n"
         "y = Resize (x, , s) }",
         [np.array([1], np.float32), np.array([2], np.float32)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import ge
 
@@ -113,3 +114,31 @@ def test_nan_passes_the_epilogues_of_convolutions(operator: str, added: bool) ->
         np.testing.assert_array_equal(found[~wrong], plain[~wrong])
         where[0, 3, 4, 5] = 0.5
     np.testing.assert_array_equal(np.isnan(np.asarray(model(x, r, w))), False)
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("diagonal", [-(2**63), -(2**63) + 1, -4, 5, 2**31, 2**63 - 2, 2**63 - 1])
+def test_triangles_beyond_the_matrix_are_whole_or_empty(diagonal: int, upper: int) -> None:
+    text = f"net (int64[3,4] x) => (int64[3,4] y) <int64 k = {{{diagonal}}}> {{ y = Trilu <upper = {upper}> (x, k) }}"
+    x = np.arange(1, 13).reshape(3, 4)
+    np.testing.assert_array_equal(_run(text, x), x if (diagonal < 0) == bool(upper) else 0 * x)
+
+
+@pytest.mark.parametrize("most", [-(2**63), -1, 0, 2, 2**31, 2**63 - 2, 2**63 - 1])
+def test_all_boxes_are_asked_for_by_the_largest_integer(most: int) -> None:
+    text = f"net (float[1,3,4] b, float[1,1,3] s) => (int64[A,B] y) <int64[1] m = {{{most}}}, float[1] t = {{0.5}}>"
+    boxes = np.array([[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]], np.float32)
+    scores = np.array([[[0.1, 0.3, 0.2]]], np.float32)
+    found = _run(text + " { y = NonMaxSuppression (b, s, m, t) }", boxes, scores)
+    assert found[:, 2].tolist() == [1, 2, 0][: max(most, 0)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+@pytest.mark.parametrize("periodic", [0, 1])
+@pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_short_windows_are_the_standards(operator: str, periodic: int, size: int) -> None:
+    """A symmetric window of one element is 0 / 0."""
+    text = f"net () => (float[N] y) <int64 n = {{{size}}}> {{ y = {operator} <periodic = {periodic}> (n) }}"
+    with np.errstate(invalid="ignore"):
+        wanted = ReferenceEvaluator(onnx.parser.parse_model(_HEAD + text)).run(None, {})[0]
+    np.testing.assert_allclose(_run(text), wanted, atol=1e-6)

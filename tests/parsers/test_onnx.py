@@ -330,6 +330,12 @@ def test_an_attribute_of_the_wrong_kind_is_an_error() -> None:
         parse(model("g (float[2,3] x) => (float[2,3] y) { y = Transpose <perm=[0,5]> (x) }"))
 
 
+def test_a_constant_with_two_values_is_refused() -> None:
+    text = "g () => (float[1] y) { y = Constant <value_float = 1.0, value_int = 2> () }"
+    with pytest.raises(UnsupportedOperatorsError, match="several values: value_float, value_int"):
+        parse(model(text))
+
+
 def test_functions_that_call_themselves_are_refused() -> None:
     text = """g (float[2,3] x) => (float[2,3] y) { y = own.loop(x) }
         <opset_import: ["" : 17, "own" : 1], domain: "own"> loop (a) => (b) { b = own.loop(a) }"""

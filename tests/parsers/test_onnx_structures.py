@@ -158,6 +158,14 @@ def test_text_whose_size_differs_from_the_trial_is_an_error() -> None:
         model(words("a b c", "d", "e"))
 
 
+@pytest.mark.parametrize("inputs", [None, 1, "ab", [], [[["a", "b"], ["c"]]]])
+def test_inputs_of_the_wrong_kind_are_refused(inputs: Any) -> None:
+    lower = helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER")
+    model = ge.compile(model_of([lower], {"x": TEXT}, ["y"]))
+    with pytest.raises(ge.GeError, match=r"no array|takes 1 inputs"):
+        model.run(inputs)
+
+
 def test_an_interface_that_does_not_fit_is_refused() -> None:
     interface = Interface(("x",), (Leaf(0),), (Leaf(3),))
     assert Interface.from_json(interface.to_json()) == interface

@@ -67,7 +67,9 @@ def inputs_behind(values: Iterable[ir.Value], names: Container[str]) -> set[str]
     return found
 
 
-def constants_for(needed: Iterable[ir.Value], values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
+def constants_for(
+    needed: Iterable[ir.Value], values: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, np.ndarray]:
     """The named known values that become constants, so that the needed values are known (rule 3)."""
     small = {n: values[n] for n in names if _is_small(values[n])}
     integers = {n for n, array in small.items() if array.dtype.kind in "biu"}

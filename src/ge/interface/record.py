@@ -104,8 +104,9 @@ class Interface:
 
     def feeds(self, values: Sequence[Any], count: int) -> tuple[list[Any], Run]:
         """The plan's `count` input arrays for the caller's values, and the state that `results` needs."""
-        if len(values) != len(self.inputs):
-            raise GeError("E10020", f"the model takes {len(self.inputs)} inputs, got {len(values)}")
+        if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
+            got = len(values) if isinstance(values, list | tuple) else f"a {type(values).__name__}"
+            raise GeError("E10020", f"the model takes {len(self.inputs)} inputs, got {got}")
         run = Run(self._known.copy() if self._gives_text else None, {})
         feeds: list[Any] = [None] * count
         for name, tree, value in zip(self.names, self.inputs, values, strict=True):
@@ -124,7 +125,7 @@ class Interface:
     def _spread(self, name: str, tree: Tree | Leaf, value: Any, feeds: list[Any], run: Run) -> None:
         if isinstance(tree, Leaf):
             if tree.host:
-                run.host[tree.host] = value
+                run.host[tree.host] = _host_value(name, value)
             if tree.port >= 0:
                 self._place(tree, value, feeds, run)
             return
@@ -171,6 +172,16 @@ class Run:
         """The strings of identifiers."""
         assert self.dictionary is not None, "strings are given back"
         return self.dictionary.look_up(identifiers)
+
+
+def _host_value(name: str, value: Any) -> Any:
+    """An array for the host's part, or a dictionary as it is."""
+    if isinstance(value, dict):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise GeError("E10020", f"input '{name}' is no array: {error}") from error
 
 
 def _leaves(tree: Tree | Leaf) -> list[Leaf]:

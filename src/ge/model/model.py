@@ -118,18 +118,24 @@ class Model:
 
             return run_arrays(self.program, arrays, into)
         feeds = self._feeds(arrays)
-        if into is None:
-            results = [np.empty(*made) for made in self._gives]
-        else:
-            results = _results(self.name, self.outputs, into)
-        if self.plan.donated:
-            self._donate(feeds, results)
-        if self._announce:
-            self.announce(feeds)
         try:
+            if into is None:
+                results = [np.empty(*made) for made in self._gives]
+            else:
+                results = _results(self.name, self.outputs, into)
+            if self.plan.donated:
+                self._donate(feeds, results)
+            if self._announce:
+                self.announce(feeds)
             shapes = self.program.run(feeds, results)
         except npu_runtime.TaskError as error:
             raise self.failure(error) from error
+        except MemoryError as error:
+            raise out_of_memory(
+                f"no memory is left for the results of {self.name}: {error}",
+                *([], sum(p.desc.nbytes for p in self.outputs), 0),
+                "a smaller batch",
+            ) from error
         return cut_to_reported(results, shapes) if shapes else results
 
     def _is_on_gpu(self, arrays: Sequence[Any]) -> bool:

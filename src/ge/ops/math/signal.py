@@ -125,8 +125,9 @@ def _window(n: Node) -> Results:
     if not 0 <= size <= MAX_WINDOW:
         raise Unsupported(f"a window of {size} elements is not supported", f"use at most {MAX_WINDOW}")
     dtype = n.element_type("output_datatype", "float32")
-    span = size if n.attr("periodic", 1) else max(size - 1, 1)
-    phase = 2 * np.pi * np.arange(size) / span
+    span = size if n.attr("periodic", 1) else size - 1
+    with np.errstate(invalid="ignore"):  # a symmetric window of one element is 0 / 0
+        phase = 2 * np.pi * np.arange(size) / span
     a, b, c = _WINDOWS[n.type]
     return n.builder.constant(
         (a + b * np.cos(phase) + c * np.cos(2 * phase)).astype(numpy_dtype(dtype)), n.name

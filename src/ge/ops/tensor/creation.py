@@ -83,7 +83,8 @@ class Trilu(Movement):
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         rank = len(x.shape)
         rows, columns = (tbe.iota(x.shape, rank - i, "int64") for i in (2, 1))
-        kept = tbe.binary("le" if op.upper else "ge", rows + op.k, columns)
+        k = min(max(op.k, -x.shape[-2]), x.shape[-1])  # diagonals farther out are as empty
+        kept = tbe.binary("le" if op.upper else "ge", rows + k, columns)
         return tbe.select(kept, x, tbe.constant(False if x.dtype in BOOL else 0, x.dtype))
 
 
@@ -110,6 +111,8 @@ def _size(n: Node) -> Results:
 
 @plugin(onnx="Constant")
 def _constant(n: Node) -> Results:
+    if len(given := sorted(n.attrs)) > 1:
+        raise Unsupported(f"a constant has several values: {', '.join(given)}", "keep one of them")
     for name, dtype in _CONSTANTS.items():
         if n.attr(name) is not None:
             return n.builder.constant(np.asarray(n.attr(name), dtype), n.name)

@@ -371,11 +371,12 @@ def _nms(n: Node) -> Results:
 
     if n.desc(0).dtype not in FLOATS:
         raise Unsupported(f"boxes of type {n.desc(0).dtype} are not supported")
+    most = n.ints(2, "the number of boxes")[0] if n.input(2) is not None else 0  # often the largest integer
     return n.op(
         "NonMaxSuppression",
         n.inputs[0],
         n.inputs[1],
-        max_output_boxes=int(scalar(2, 0) or 0),
+        max_output_boxes=max(min(most, n.desc(0).shape[1]), 0),
         iou_threshold=scalar(3, 0.0),
         score_threshold=scalar(4, None),
         center_point_box=bool(n.attr("center_point_box", 0)),
