@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["defer"]
 
 
-class _StandIn(ModuleType):
+class _Placeholder(ModuleType):
     """Imports its module on the first attribute access."""
 
     def __getattr__(self, name: str) -> Any:
@@ -27,7 +27,7 @@ class _StandIn(ModuleType):
 
 
 class _Finder:
-    """Finds one package, and installs stand-ins for other modules while it is executed."""
+    """Finds one package, and installs placeholders for other modules while it is executed."""
 
     def __init__(self, package: str, modules: Sequence[str]) -> None:
         self.package, self.modules = package, modules
@@ -40,17 +40,17 @@ class _Finder:
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_among_stand_ins(module: ModuleType) -> None:
-                stand_ins = [_StandIn(name) for name in self.modules if name not in sys.modules]
-                sys.modules.update({stand_in.__name__: stand_in for stand_in in stand_ins})
+            def execute_with_placeholders(module: ModuleType) -> None:
+                placeholders = [_Placeholder(name) for name in self.modules if name not in sys.modules]
+                sys.modules.update({placeholder.__name__: placeholder for placeholder in placeholders})
                 try:
                     execute(module)
                 finally:
-                    for stand_in in stand_ins:
-                        if sys.modules.get(stand_in.__name__) is stand_in:
-                            del sys.modules[stand_in.__name__]
+                    for placeholder in placeholders:
+                        if sys.modules.get(placeholder.__name__) is placeholder:
+                            del sys.modules[placeholder.__name__]
 
-            spec.loader.exec_module = execute_among_stand_ins  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_with_placeholders  # type: ignore[method-assign]
         return spec
 
 

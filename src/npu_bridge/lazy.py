@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, NoReturn
 
-__all__ = ["names_that_need_estimators", "require_estimators"]
+__all__ = ["estimator_names", "require_estimators"]
 
 _NPU = "npu_bridge.estimator.npu"
 _WHERE = {
@@ -52,7 +52,7 @@ def require_estimators(module: str) -> None:
         raise _refusal(module)
 
 
-def names_that_need_estimators() -> dict[str, Any]:
+def estimator_names() -> dict[str, Any]:
     """All such names with their objects or placeholders."""
     found: dict[str, Any] = {}
     for module, names in _WHERE.items():

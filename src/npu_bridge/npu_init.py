@@ -57,12 +57,12 @@ from npu_bridge.helpers import (
     set_keras_session_npu_config,
     shutdown_resource,
 )
-from npu_bridge.lazy import names_that_need_estimators
+from npu_bridge.lazy import estimator_names
 
 tf = tensorflow_v1()
 _patch_sessions()
 
-globals().update(names_that_need_estimators())
+globals().update(estimator_names())
 
-_OURS = ("annotations", "names_that_need_estimators", "disable_v2_behavior", "tensorflow_v1")
+_OURS = ("annotations", "estimator_names", "disable_v2_behavior", "tensorflow_v1")
 __all__ = [name for name in list(globals()) if not name.startswith("_") and name not in _OURS]

@@ -117,7 +117,7 @@ def offloaded_run(original: Callable[..., Any]) -> Callable[..., Any]:
             return _rewritten(self, fetch_list, target_list, fed, list(feed_dict.values()))
 
         def run(done: Rewritten, metadata: Any) -> Any:
-            chosen = _inline_options() if done.inline and _says_nothing(options) else options
+            chosen = _inline_options() if done.inline and _is_empty(options) else options
             with self._npu_state:
                 return original(
                     self, None, list(done.targets), list(done.fetches), feed_dict, chosen, metadata
@@ -140,7 +140,7 @@ def _inline_options() -> Any:
     return tf_session.TF_NewBufferFromString(_INLINE.SerializeToString())
 
 
-def _says_nothing(options: Any) -> bool:
+def _is_empty(options: Any) -> bool:
     """True if a run has no options, or empty ones as passed by monitored sessions."""
     return options is None or not tf_session.TF_GetBuffer(options)
 

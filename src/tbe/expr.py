@@ -697,9 +697,9 @@ def _number(value: Any, dtype: str) -> Number:
 def _operands(a: Any, b: Any) -> tuple[Any, Any]:
     """Both operands as nodes of one kind, numbers converted to the dtype of the other one."""
     if isinstance(a, Tensor):
-        return (a, b) if isinstance(b, Tensor) else (a, _beside(a, b))
+        return (a, b) if isinstance(b, Tensor) else (a, _as_constant(a, b))
     if isinstance(b, Tensor):
-        return _beside(b, a), b
+        return _as_constant(b, a), b
     if isinstance(a, Scalar):
         return (a, b) if isinstance(b, Scalar) else (a, Const(_number(b, a.dtype), a.dtype))
     if isinstance(b, Scalar):
@@ -707,7 +707,7 @@ def _operands(a: Any, b: Any) -> tuple[Any, Any]:
     raise TypeError("at least one operand must be a tensor or a scalar expression")
 
 
-def _beside(x: Tensor, number: Any) -> Tensor:
+def _as_constant(x: Tensor, number: Any) -> Tensor:
     if isinstance(number, Scalar):
         raise TypeError("tensors and scalar expressions do not mix; index the tensor inside compute")
     return constant(number, x.dtype)

@@ -52,7 +52,7 @@ def converting_once(is_ours: Callable[[Any], bool]) -> Callable[[Function], Func
             asked = own if dtype is None else dtypes.as_dtype(dtype)
             if _place.in_dataset and value.nbytes >= _LARGE_DATA:
                 value = _mapped_copy(value)
-            elif not (_lies_askew(value) and _copies_what_lies_askew()):
+            elif not (_is_misaligned(value) and _copies_misaligned()):
                 if asked != own or value.nbytes < _LARGE_DATA or value.dtype.isbuiltin != 1:
                     return original(value, ctx, dtype)  # of types of others there may be no buffers
                 return _copied_by_host(value, own)._copy_to_device(ctx.device_name)
@@ -88,7 +88,7 @@ def _is_large(value: Any) -> bool:
     return bool(value.dtype.isbuiltin) and value.dtype.kind not in _NO_NUMBERS
 
 
-def _lies_askew(array: np.ndarray) -> bool:
+def _is_misaligned(array: np.ndarray) -> bool:
     """True if the address of an array does not suit a tensor."""
     return array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT != 0
 
@@ -112,7 +112,7 @@ def _copied_by_host(array: np.ndarray, kind: dtypes.DType) -> Any:
 
 
 @functools.cache
-def _copies_what_lies_askew() -> bool:
+def _copies_misaligned() -> bool:
     """Whether this TensorFlow does what is said above, found out by changing an array behind a tensor's back."""
     room = np.zeros(4 * _ALIGNMENT, np.uint8)
     start = (_ALIGNMENT // 2 - room.ctypes.data) % _ALIGNMENT

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_adapter.options import options
 
-__all__ = ["ahead", "end_apart"]
+__all__ = ["ahead", "end_in_thread"]
 
 _LAST = ("PrefetchDataset",)  # datasets that prepare elements ahead by themselves
 _AROUND = ("OptionsDataset",)
@@ -52,7 +52,7 @@ def _reads_state(dataset: Any) -> bool:
     return any(t.dtype == tf.resource for t in held) or any(map(_reads_state, dataset._inputs()))
 
 
-def end_apart(iterator: Any) -> None:
+def end_in_thread(iterator: Any) -> None:
     """Have what stands behind an iterator end on a thread of its own once the iterator is gone.
 
     The end of an iterator waits for the thread that tunes its dataset, which seems to sleep on to the end of its

@@ -111,7 +111,7 @@ def _prefetching(original: Function) -> Function:
         if not here:
             return original(self)
         iterator = original(channel.ahead(self))
-        channel.end_apart(iterator)
+        channel.end_in_thread(iterator)
         return iterator
 
     return iterate

@@ -159,7 +159,7 @@ def host_step(name: str) -> HostRun | StructureRun | None:
         return None
     if step.structure:
         return _structure_run(name, step)
-    return HostRun(name, partition.keeps_variables(step.graph), partition.operator_alone(step.graph))
+    return HostRun(name, partition.keeps_variables(step.graph), partition.single_operator(step.graph))
 
 
 def _structure_run(name: str, step: partition.Step) -> StructureRun:

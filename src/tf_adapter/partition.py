@@ -49,7 +49,7 @@ __all__ = [
     "host_nodes",
     "keeps_variables",
     "old_control_flow",
-    "operator_alone",
+    "single_operator",
     "written_arguments",
 ]
 
@@ -294,13 +294,13 @@ _MOVES = frozenset(
 )
 
 
-def operator_alone(graph: FlatGraph) -> Alone | None:
+def single_operator(graph: FlatGraph) -> Alone | None:
     """The operator that is all of a function of the host; None where there is more, or what needs a function."""
     nodes = [n for n in graph.nodes.values() if n.op not in (ARGUMENT, "Identity")]
     if len(nodes) != 1 or nodes[0].op not in _MOVES or any(n not in graph.args for n, _ in nodes[0].inputs):
         return None
     (node,) = nodes
-    returned = [_behind_identities(graph, ref) for ref in graph.results]
+    returned = [_skip_identities(graph, ref) for ref in graph.results]
     results = tuple(index for name, index in returned if name == node.name)
     if len(results) != len(graph.results) or len(set(results)) != len(results):
         return None
@@ -309,7 +309,7 @@ def operator_alone(graph: FlatGraph) -> Alone | None:
     return node.op, attrs, taken, len(node.types), results
 
 
-def _behind_identities(graph: FlatGraph, ref: Ref) -> Ref:
+def _skip_identities(graph: FlatGraph, ref: Ref) -> Ref:
     while graph.nodes[ref[0]].op == "Identity":
         ref = graph.nodes[ref[0]].inputs[0]
     return ref

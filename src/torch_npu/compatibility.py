@@ -28,7 +28,7 @@ def _with_streams(original: Function) -> Function:
     return record_stream
 
 
-def _pinned_as_it_is(original: Function) -> Function:
+def _without_pinning(original: Function) -> Function:
     """Pinning does nothing: the device reads the host's memory as it is."""
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -99,7 +99,7 @@ PATCHES = PatchTable(
         Patch(
             "torch:Tensor.record_stream", _with_streams, without="record_stream refuses streams of the NPU"
         ),
-        Patch("torch:Tensor.pin_memory", _pinned_as_it_is),
+        Patch("torch:Tensor.pin_memory", _without_pinning),
         Patch("torch.nn:Module._apply", modules.keep_parameters),
         Patch("torch.autograd:_engine_run_backward", _on_this_thread),
         Patch("torch.autograd.graph:_engine_run_backward", _on_this_thread),

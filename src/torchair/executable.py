@@ -22,7 +22,7 @@ from ge.model.model import Model
 from ge.options import CompileOptions
 from ge.target.cuda import architecture_of
 from npu_runtime import Fetcher, TaskError
-from torchair.faults import as_torch_says
+from torchair.faults import as_torch_error
 from torchair.gears import gears_of
 from torchair.gpu import Gpu, gpu_of, options_for
 from torchair.lowering import Layout, NpuPart, Refusal, lower
@@ -145,7 +145,7 @@ class CompiledGraph:
         try:
             result = plan(args)
         except TaskError as error:
-            raise as_torch_says(error) from error
+            raise as_torch_error(error) from error
         args.clear()
         return result
 

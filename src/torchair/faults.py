@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npu_runtime import TaskError
 
-__all__ = ["as_torch_says"]
+__all__ = ["as_torch_error"]
 
 _RUNTIME = (
     "aten.gather:",
@@ -15,7 +15,7 @@ _RUNTIME = (
 )  # whose kernels raise RuntimeError for an index
 
 
-def as_torch_says(error: TaskError) -> Exception:
+def as_torch_error(error: TaskError) -> Exception:
     """IndexError for an index out of range where PyTorch raises it, RuntimeError else."""
     if error.kind == "index" and not error.cause.startswith(_RUNTIME):
         return IndexError(error.cause)

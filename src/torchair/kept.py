@@ -29,7 +29,7 @@ from ge.model import keys, packed
 from ge.model.container import Section, read_sections, write_sections
 from ge.model.folder import CacheFolder
 from ge.model.model import Model
-from torchair.faults import as_torch_says
+from torchair.faults import as_torch_error
 from torchair.layouts import array_of
 from torchair.plan import FunctionPlan, FunctionPlanData
 
@@ -81,7 +81,7 @@ class StoredGraph(SerializableCallable):
         try:
             return self.plan(list(args))
         except npu_runtime.TaskError as error:
-            raise as_torch_says(error) from error
+            raise as_torch_error(error) from error
 
 
 class Digests:

@@ -154,7 +154,7 @@ class _Lowering:
         output = next(n for n in self.module.graph.nodes if n.op == "output")
         given = [n for n in _flat(output.args[0]) if isinstance(n, fx.Node)]
         self._keep_aliases(given)
-        self._give_back_makers(body)
+        self._leave_creation_to_aten(body)
         stages = self._stages(body)
         wanted = given + [v for _, v in writes]
         steps: list[NpuPart | HostCall] = []
@@ -220,7 +220,7 @@ class _Lowering:
         for node in given:
             self._followers.update(placed_by_size(node))
 
-    def _give_back_makers(self, body: Sequence[fx.Node]) -> None:
+    def _leave_creation_to_aten(self, body: Sequence[fx.Node]) -> None:
         """Tensors that only ATen calls read are created by ATen."""
         for node in reversed(body):
             if self.is_host(node) or node.target is operator.getitem:

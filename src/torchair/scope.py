@@ -19,7 +19,7 @@ _said: set[str] = set()
 
 
 @torch._dynamo.assume_constant_result
-def _say(name: str) -> None:
+def _note_once(name: str) -> None:
     """Say once that a scope changes nothing; while a function is traced, too."""
     if name not in _said:
         _said.add(name)
@@ -48,7 +48,7 @@ class npu_stream_switch(_Scope):
             raise ValueError("a stream needs a name")
         if stream_priority < 0:
             raise ValueError("a priority is not negative")
-        _say("npu_stream_switch")
+        _note_once("npu_stream_switch")
 
 
 class super_kernel(_Scope):
@@ -61,7 +61,7 @@ class super_kernel(_Scope):
     def __init__(self, scope: str, options: str = "") -> None:
         if not isinstance(scope, str) or not isinstance(options, str):
             raise TypeError("a scope has a name and options, both texts")
-        _say("super_kernel")
+        _note_once("super_kernel")
 
 
 class limit_core_num(_Scope):
@@ -74,7 +74,7 @@ class limit_core_num(_Scope):
     def __init__(self, op_aicore_num: int, op_vectorcore_num: int) -> None:
         if op_aicore_num < 1 or op_vectorcore_num < 1:
             raise ValueError("at least one core is needed")
-        _say("limit_core_num")
+        _note_once("limit_core_num")
 
 
 class op_never_timeout(_Scope):
@@ -87,7 +87,7 @@ class op_never_timeout(_Scope):
     def __init__(self, enable: bool = True) -> None:
         if not isinstance(enable, bool):
             raise TypeError("it is switched on or off by a bool")
-        _say("op_never_timeout")
+        _note_once("op_never_timeout")
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:

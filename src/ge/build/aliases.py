@@ -135,7 +135,7 @@ class _Finder:
             assert not whole, f"{node.name} is stored in another type than what it views"
             return
         views = [view_forward(node, i, self.view(source)) for i in range(len(node.outputs))]
-        if not whole and not self._worth(node, views):
+        if not whole and not self._is_profitable(node, views):
             return
         self.result.forward.add(node)
         for value, view in zip(node.outputs, views, strict=True):
@@ -156,7 +156,7 @@ class _Finder:
     def _may_become_view(self, node: ir.Node) -> bool:
         return node not in self.visited and (is_view(node) or _is_free_cast(node))
 
-    def _worth(self, node: ir.Node, views: list[View | None]) -> bool:
+    def _is_profitable(self, node: ir.Node, views: list[View | None]) -> bool:
         gain = False
         for value, view in zip(node.outputs, views, strict=True):
             if view is None or value.is_graph_output():

@@ -76,7 +76,7 @@ class _Fusion:
         for node in self.graph:
             if node in self.aliases.forward:
                 continue
-            group = self._alone(node)
+            group = self._singleton(node)
             groups[group] = None
             if self.enabled and self._is_member(node) and not self._is_product(node):
                 for other in self._candidates(group, node):
@@ -112,7 +112,7 @@ class _Fusion:
         """True if a kernel is generated where other targets have a primitive."""
         return not self.target.library and self._is_vector(node) and lookup(node.op_type).task is not None
 
-    def _alone(self, node: ir.Node) -> Group:
+    def _singleton(self, node: ir.Node) -> Group:
         place = self.position[node]
         size = max((desc_of(v).size for v in node.outputs), default=0)
         group = Group([node], place, place, size, self._is_uniform(node, size))
@@ -149,14 +149,14 @@ class _Fusion:
         saved: dict[Group, int] = {}
         for value in self._sources(node):
             source = value.producer()
-            if source is not None and self._is_member(source) and not _apart(source, node):
+            if source is not None and self._is_member(source) and not _crosses_recomputation(source, node):
                 other = self._find(self.group_of[source])
-                if self._kept_anyway(value, other, node):
+                if self._already_live(value, other, node):
                     continue
                 saved[other] = saved.get(other, 0) + desc_of(value).nbytes
         return sorted(saved, key=lambda g: -saved[g])
 
-    def _kept_anyway(self, value: ir.Value, other: Group, node: ir.Node) -> bool:
+    def _already_live(self, value: ir.Value, other: Group, node: ir.Node) -> bool:
         """True if a late node reads values that others keep live until (nearly) then."""
         here = self.position[node]
         if here - other.last < FAR:
@@ -169,7 +169,7 @@ class _Fusion:
         group = self._find(group)
         if other is group or len(other.nodes) + len(group.nodes) > MAX_NODES:
             return False
-        if self._circular(other, group) or not self._goes_with_product(other, group):
+        if self._circular(other, group) or not self._may_join_product(other, group):
             return False
         shared = [v for v in self._sources(node) if v.producer() in other.nodes]
         if any(self._costly_to_repeat(v, node, other) or self._summed_later(v, node, other) for v in shared):
@@ -183,7 +183,7 @@ class _Fusion:
             return True
         return self._one_kernel(nodes, outputs, max(other.size, group.size))
 
-    def _goes_with_product(self, other: Group, group: Group) -> bool:
+    def _may_join_product(self, other: Group, group: Group) -> bool:
         """True if only elementwise operators on its result follow a group that starts with a product."""
         if not any(self._is_product(n) for n in other.nodes):
             return not any(self._is_product(n) for n in group.nodes)
@@ -273,9 +273,9 @@ class _Fusion:
         except tbe.Unfusable:
             return False
         enough = plan.total >= self.target.least_pieces or size < self.target.kernel_elements
-        return enough or self._serial_anyway(nodes)
+        return enough or self._is_serial(nodes)
 
-    def _serial_anyway(self, nodes: list[ir.Node]) -> bool:
+    def _is_serial(self, nodes: list[ir.Node]) -> bool:
         """True if the last node of a group has too few pieces even by itself."""
         last = express(nodes[-1:], nodes[-1].outputs, self.aliases)
         try:
@@ -319,7 +319,7 @@ class _Fusion:
         return [*self._checked(nodes[:middle]), *self._checked(nodes[middle:])]
 
 
-def _apart(source: ir.Node, node: ir.Node) -> bool:
+def _crosses_recomputation(source: ir.Node, node: ir.Node) -> bool:
     return facts.recomputed(node) and not facts.recomputed(source)
 
 

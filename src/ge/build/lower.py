@@ -468,13 +468,13 @@ def _accumulations(task: Task, target: Target) -> list[Share]:
             continue
         source, result = task.inputs[operand], task.outputs[0]
         fits = post_op == "add" and (source.shape, source.dtype) == (result.shape, result.dtype)
-        if fits and (number == 0 or _is_fast_with_a_later_sum(task, operand, number, target)):
+        if fits and (number == 0 or _supports_late_sum(task, operand, number, target)):
             found.append(Share(operand, 0, number))
         operand += 1
     return found
 
 
-def _is_fast_with_a_later_sum(task: Task, operand: int, number: int, target: Target) -> bool:
+def _supports_late_sum(task: Task, operand: int, number: int, target: Target) -> bool:
     """True if a product may add to its result after other post-ops: few library kernels can."""
     ops, rest = [*task.attrs["post_ops"]], [*task.inputs]
     ops[number] = "sum"

@@ -119,10 +119,10 @@ class _Ordering:
         change = taken - self._freed(unit)
         if change > 0:
             enabled = [r for r in self.readers[unit] if waits[r] == 1]
-            change += min((self._change_behind(unit, r) for r in enabled), default=0)
+            change += min((self._live_memory_change(unit, r) for r in enabled), default=0)
         return change <= SMALL
 
-    def _change_behind(self, unit: Unit, reader: Unit) -> int:
+    def _live_memory_change(self, unit: Unit, reader: Unit) -> int:
         """The change of live memory if a unit runs right after another."""
         last = {v for v in self.writes[unit] & self.reads[reader] if self.left[v] == 1}
         freed = sum(_nbytes(v) for v in last)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["Cut", "Halves", "Remainder", "constants_for", "halves", "inputs_behind"]
+__all__ = ["Cut", "Halves", "Remainder", "constants_for", "halves", "required_inputs"]
 
 MOST_DECIDING = 64  # elements of a value that may be a constant of a stage
 
@@ -51,7 +51,7 @@ class Cut:
     rest: Remainder | None  # None if every output of the model is known afterwards
 
 
-def inputs_behind(values: Iterable[ir.Value], names: Container[str]) -> set[str]:
+def required_inputs(values: Iterable[ir.Value], names: Container[str]) -> set[str]:
     """The named graph inputs that values are computed from."""
     found: set[str] = set()
     todo, seen = list(values), set()
@@ -75,7 +75,7 @@ def constants_for(
     integers = {n for n, array in small.items() if array.dtype.kind in "biu"}
     needed = list(needed)
     read = {v.name for v in needed if v.is_graph_input() and v.name in small}
-    return {n: small[n] for n in inputs_behind(needed, integers) | read if n}
+    return {n: small[n] for n in required_inputs(needed, integers) | read if n}
 
 
 def _is_small(array: Any) -> bool:

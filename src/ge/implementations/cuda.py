@@ -145,7 +145,7 @@ class _Library(Candidate):
     def _epilogue(self, op: Operation) -> str:
         rest = list(op.post_ops)
         if rest[:1] == ["add"]:
-            if not _lies_as(op.inputs[-1], op.outputs[0]):
+            if not _same_layout(op.inputs[-1], op.outputs[0]):
                 return "the summand is not laid out as the result"
             rest = rest[1:]
         if len(rest) > 1 or any(ACTIVATIONS.get(text) not in self.activations for text in rest):
@@ -164,7 +164,7 @@ def _with_narrow_bias(op: Operation) -> Operation:
     return replace(op, inputs=(x, w, narrow, *rest))
 
 
-def _lies_as(view: View, other: View) -> bool:
+def _same_layout(view: View, other: View) -> bool:
     """True if two tensors have the same type, shape and layout; strides of axes of one element do not matter."""
     steps = zip(view.shape, view.strides, other.strides, strict=False)
     alike = all(n == 1 or one == two for n, one, two in steps)

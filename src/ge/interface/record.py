@@ -107,7 +107,7 @@ class Interface:
         if not isinstance(values, list | tuple) or len(values) != len(self.inputs):
             got = len(values) if isinstance(values, list | tuple) else f"a {type(values).__name__}"
             raise GeError("E10020", f"the model takes {len(self.inputs)} inputs, got {got}")
-        run = Run(self._known.copy() if self._gives_text else None, {})
+        run = Run(self._known.copy() if self._returns_text else None, {})
         feeds: list[Any] = [None] * count
         for name, tree, value in zip(self.names, self.inputs, values, strict=True):
             self._spread(name, tree, value, feeds, run)
@@ -118,7 +118,7 @@ class Interface:
         return feeds, run
 
     @property
-    def _gives_text(self) -> bool:
+    def _returns_text(self) -> bool:
         leaves = [leaf for tree in self.outputs for leaf in _leaves(tree)]
         return any(leaf.text for leaf in leaves) or any(text for _, _, text in self.after.ports)
 

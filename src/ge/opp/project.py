@@ -117,7 +117,7 @@ def build(root: Path, target: Path, name: str = "", version: str = "1.0") -> tup
     The description lists the faults of parts that were skipped. A project of which nothing is left is an error.
     """
     project = read(root, name)
-    _require_something(project)
+    _require_content(project)
     target.mkdir(parents=True, exist_ok=True)
     final = target / project.name
     with tempfile.TemporaryDirectory(prefix=f".{project.name}-", dir=target) as temporary:
@@ -135,7 +135,7 @@ def build(root: Path, target: Path, name: str = "", version: str = "1.0") -> tup
     return spec, final
 
 
-def _require_something(project: Project) -> None:
+def _require_content(project: Project) -> None:
     if project.operators or project.python or project.plugins:
         return
     if not project.faults.found:
@@ -404,15 +404,15 @@ def _compile(project: Project, staged: Path) -> str:
         before = len(project.faults.found)
         for path in list(project.sources):
             with project.faults.part():
-                _leave_out_unless_sound(project, path, includes)
+                _skip_if_invalid(project, path, includes)
         if len(project.faults.found) == before:  # each compiles separately, but not all together
             raise error
     _drop_incomplete(project)
-    _require_something(project)
+    _require_content(project)
     return _compile(project, staged)
 
 
-def _leave_out_unless_sound(project: Project, path: Path, includes: Sequence[Path]) -> None:
+def _skip_if_invalid(project: Project, path: Path, includes: Sequence[Path]) -> None:
     """Skip a C++ file that does not compile, and everything it declares."""
     try:
         check_source(path, includes)
@@ -456,28 +456,30 @@ def _load_all(spec: PackageSpec, staged: Path) -> bool:
 def _trial(project: Project, spec: PackageSpec, staged: Path) -> bool:
     """Load every file of a package once, in another process; False if operators had to be skipped."""
     try:
-        _load_apart(spec, staged)
+        _load_in_subprocess(spec, staged)
         return True
     except GeError:
         for operator in spec.operators:
             with project.faults.part():
                 _keep_if_loaded(project, replace(spec, operators=(operator,)), staged)
     _drop_incomplete(project)
-    _require_something(project)
+    _require_content(project)
     return False
 
 
-def _load_apart(spec: PackageSpec, staged: Path) -> None:
+def _load_in_subprocess(spec: PackageSpec, staged: Path) -> None:
     from ge.ops.custom import guard
 
-    guard.run_apart(partial(_load_all, spec, staged), UserCodeError("E10610", "", location=str(staged)))
+    guard.run_in_subprocess(
+        partial(_load_all, spec, staged), UserCodeError("E10610", "", location=str(staged))
+    )
 
 
 def _keep_if_loaded(project: Project, spec: PackageSpec, staged: Path) -> None:
     """Skip the TBE implementation of an operator whose file does not load."""
     (operator,) = spec.operators
     try:
-        _load_apart(spec, staged)
+        _load_in_subprocess(spec, staged)
     except GeError as error:
         if operator.tbe is None:
             raise

@@ -195,7 +195,7 @@ class GraphBuilder:
         return values
 
     @staticmethod
-    def _type_beside(type_: str, inputs: Sequence[Operand], index: int) -> str | None:
+    def _promoted_type(type_: str, inputs: Sequence[Operand], index: int) -> str | None:
         """The element type that a number takes from the other inputs, None if it keeps its own."""
         from ge.ops.base import lookup
 
@@ -218,7 +218,7 @@ class GraphBuilder:
             kinds = ((bool, "bool"), (int, "int64"), (float, "float32"))
             own = next(name for kind, name in kinds if isinstance(item, kind))
             return self.constant(
-                np.asarray(item, numpy_dtype(self._type_beside(type_, inputs, index) or own))
+                np.asarray(item, numpy_dtype(self._promoted_type(type_, inputs, index) or own))
             )
         return self.constant(item)
 

@@ -75,7 +75,7 @@ def _real(x: Any) -> e.Tensor:
     return x if DTYPES[x.dtype].is_float else e.cast(x, "float32")
 
 
-def _beside(x: e.Tensor, value: Any, what: str = "the scalar") -> e.Tensor:
+def _scalar_operand(x: e.Tensor, value: Any, what: str = "the scalar") -> e.Tensor:
     """A number beside a tensor: a plain one, a tensor of one element, or an element of a tensor (`t[0]`)."""
     if isinstance(value, Expr):
         from tbe import tvm
@@ -142,28 +142,28 @@ def vsubrelu(lhs: Any, rhs: Any) -> Any:
 def vadds(raw_tensor: Any, scalar: Any) -> Any:
     """raw_tensor + scalar."""
     x = _tensor(raw_tensor)
-    return e.binary("add", x, _beside(x, scalar))
+    return e.binary("add", x, _scalar_operand(x, scalar))
 
 
 @dsl_function
 def vmuls(raw_tensor: Any, scalar: Any) -> Any:
     """raw_tensor * scalar."""
     x = _tensor(raw_tensor)
-    return e.binary("mul", x, _beside(x, scalar))
+    return e.binary("mul", x, _scalar_operand(x, scalar))
 
 
 @dsl_function
 def vmaxs(raw_tensor: Any, scalar: Any) -> Any:
     """The greater of the tensor and a number."""
     x = _tensor(raw_tensor)
-    return e.binary("max", x, _beside(x, scalar))
+    return e.binary("max", x, _scalar_operand(x, scalar))
 
 
 @dsl_function
 def vmins(raw_tensor: Any, scalar: Any) -> Any:
     """The lesser of the tensor and a number."""
     x = _tensor(raw_tensor)
-    return e.binary("min", x, _beside(x, scalar))
+    return e.binary("min", x, _scalar_operand(x, scalar))
 
 
 @dsl_function
@@ -171,14 +171,14 @@ def vlrelu(raw_tensor: Any, alpha: Any = 0) -> Any:
     """raw_tensor where it is positive, alpha times it elsewhere."""
     x = _tensor(raw_tensor)
     zero = e.constant(0, x.dtype)
-    return e.select(e.binary("gt", x, zero), x, e.binary("mul", x, _beside(x, alpha, "alpha")))
+    return e.select(e.binary("gt", x, zero), x, e.binary("mul", x, _scalar_operand(x, alpha, "alpha")))
 
 
 @dsl_function
 def round_to(data: Any, max_value: Any, min_value: Any) -> Any:
     """The tensor limited to min_value .. max_value."""
     x = _tensor(data)
-    return e.binary("max", e.binary("min", x, _beside(x, max_value)), _beside(x, min_value))
+    return e.binary("max", e.binary("min", x, _scalar_operand(x, max_value)), _scalar_operand(x, min_value))
 
 
 # -- three tensors --------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def vmaddrelu(x: Any, y: Any, z: Any) -> Any:
 def vaxpy(lhs: Any, rhs: Any, scalar: Any) -> Any:
     """scalar * lhs + rhs."""
     a, b = _pair(lhs, rhs)
-    return e.binary("add", e.binary("mul", a, _beside(a, scalar)), b)
+    return e.binary("add", e.binary("mul", a, _scalar_operand(a, scalar)), b)
 
 
 # -- one tensor -----------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def _value(x: Any, like: e.Tensor) -> e.Tensor:
     """An operand that may be a tensor or a number."""
     if isinstance(x, e.Tensor):
         return _pair(like, x)[1]
-    return _beside(like, x)
+    return _scalar_operand(like, x)
 
 
 def _compare(lhs: Any, rhs: Any, operation: str) -> e.Tensor:

@@ -30,7 +30,7 @@ __all__ = [
     "matmul",
     "mmad",
     "part",
-    "refuse_asked",
+    "reject_options",
     "rounded_up",
     "sums_of",
 ]
@@ -79,7 +79,7 @@ def _checked_types(dst: Any, a: Any, b: Any) -> np.dtype:
     return numpy_dtype(wanted)
 
 
-def refuse_asked(options: Mapping[str, Any]) -> None:
+def reject_options(options: Mapping[str, Any]) -> None:
     """Reject non-default options, which are not supported."""
     asked = [
         f"{k}={v!r:.40}" for k, v in options.items() if not (v is None or (isinstance(v, int) and not v))
@@ -143,7 +143,7 @@ def mmad(machine: Machine, dst: Any, a: Any, b: Any, m: Any, k: Any, n: Any, is_
          en_weight_offset: Any = False, smask: Any = None, **others: Any) -> None:  # fmt: skip
     """dst = a b, or dst + a b if `is_bias` is 1. A single row (m = 1) is k contiguous elements."""
     dtype = _checked_types(dst, a, b)
-    refuse_asked({"fm_offset": fm_offset, "en_weight_offset": en_weight_offset, "smask": smask, **others})
+    reject_options({"fm_offset": fm_offset, "en_weight_offset": en_weight_offset, "smask": smask, **others})
     rows, inner, columns = (machine.whole(v, name, 1, 4095) for v, name in ((m, "m"), (k, "k"), (n, "n")))
     each = BLOCK // DTYPES[a.dtype].size
     blocks, tall, broad = -(-inner // each), rounded_up(rows), rounded_up(columns)

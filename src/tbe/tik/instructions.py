@@ -15,7 +15,7 @@ import numpy as np
 
 from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.tik import fractals
-from tbe.tik.cube import conv2d, fixpipe, matmul, mmad, refuse_asked
+from tbe.tik.cube import conv2d, fixpipe, matmul, mmad, reject_options
 from tbe.tik.expression import TikError, Variable
 from tbe.tik.machine import Machine
 from tbe.tik.tensor import Tensor
@@ -635,7 +635,7 @@ def tensor_mov(m: Machine, dst: Any, src: Any, block_mode: Any, nburst: Any, bur
                **others: Any) -> None:  # fmt: skip
     """Like data_move with swapped strides; from L0C in fractals (`block_mode` "m")."""
     _tensors(dst, src)
-    refuse_asked(others)
+    reject_options(others)
     if "local.L0C" not in (dst.scope, src.scope):
         data_move(m, dst, src, 0, nburst, burst, src_stride, dst_stride)
     elif block_mode == "m":

@@ -215,7 +215,7 @@ class TensorFlowDoor(PythonDoor):
         return passed(tensor)
 
     def finite(self, tensor: Any, rounding: Rounding) -> Any:
-        number = rounding.stand_in_below(float(tensor.dtype.max))
+        number = rounding.replacement_below(float(tensor.dtype.max))
         return tf.where(tf.math.is_finite(tensor), tensor, tf.cast(number, tensor.dtype))
 
     def contradicts(self, program: Program, arrays: Sequence[Any], results: Sequence[Any]) -> bool:

@@ -207,7 +207,7 @@ class TorchDoor(PythonDoor):
     def finite(self, x: Any, rounding: Rounding) -> Any:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
-        number = rounding.stand_in_below(torch.finfo(x.dtype).max)
+        number = rounding.replacement_below(torch.finfo(x.dtype).max)
         return torch.where(torch.isfinite(x), x, torch.full_like(x, number))
 
     def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[..., Any]]:

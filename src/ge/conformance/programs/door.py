@@ -35,13 +35,13 @@ class Rounding:
 
     factors: Callable[[np.ndarray, Place], np.ndarray]
     # replaces non-finite elements in a window; None: keep them
-    stand_in: float | None = 1.0
+    replacement: float | None = 1.0
     seed: int = 0  # seed of choices that differ between implementations
 
-    def stand_in_below(self, largest: float) -> float:
+    def replacement_below(self, largest: float) -> float:
         """The replacement value, at most `largest`."""
-        assert self.stand_in is not None
-        return max(-largest / 16, min(self.stand_in, largest / 16))
+        assert self.replacement is not None
+        return max(-largest / 16, min(self.replacement, largest / 16))
 
     def __call__(self, array: np.ndarray, place: Place) -> np.ndarray:
         return self.factors(array, place)

@@ -80,8 +80,8 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
     if not is_float(value.dtype):
         return value
     wide = value.astype(np.float64)
-    if finite and rounding.stand_in is not None:
-        number = rounding.stand_in_below(float(ml_dtypes.finfo(value.dtype).max))
+    if finite and rounding.replacement is not None:
+        number = rounding.replacement_below(float(ml_dtypes.finfo(value.dtype).max))
         wide = np.where(np.isfinite(wide), wide, number)
     return np.asarray(wide * rounding(value, place)).astype(value.dtype)
 

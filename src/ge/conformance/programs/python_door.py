@@ -113,7 +113,7 @@ class PythonDoor(Door):
             "_sum": sums,
             "_unit": lambda x: result(result(x + 1) - 1),
             "_term": term,
-            "_window": lambda x: term(x if rounding.stand_in is None else self.finite(x, rounding)),
+            "_window": lambda x: term(x if rounding.replacement is None else self.finite(x, rounding)),
             "_argument": argument,
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }

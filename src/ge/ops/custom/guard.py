@@ -49,7 +49,7 @@ __all__ = [
     "located",
     "objection",
     "rehearse",
-    "run_apart",
+    "run_in_subprocess",
     "signature",
     "traced",
     "user_line",
@@ -99,7 +99,7 @@ def objection(operator: type[Operator], op: NodeView) -> str:
     found = _OBJECTIONS.get(key)
     if found is None:
         who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
-        found = str(run_apart(partial(_objection, operator, op), who, _namesakes(operator)))
+        found = str(run_in_subprocess(partial(_objection, operator, op), who, _namesakes(operator)))
         _OBJECTIONS.put(key, found)
     return found
 
@@ -115,7 +115,7 @@ def rehearse(work: Callable[[], Any], key: Any, who: UserCodeError) -> None:
     """
     if _REHEARSED.get(key):
         return
-    run_apart(partial(_drop_result, work), who)
+    run_in_subprocess(partial(_drop_result, work), who)
     _REHEARSED.put(key, True)
 
 
@@ -167,7 +167,7 @@ def _digest(array: np.ndarray | None) -> str:
 
 def _trace(operator: type[Operator], op: NodeView) -> Traced:
     who = UserCodeError("E10601", "", node=op.name, operator=plain_type(op.type))
-    answer = run_apart(partial(_answer, operator, op), who, _namesakes(operator))
+    answer = run_in_subprocess(partial(_answer, operator, op), who, _namesakes(operator))
     outputs = tuple(TensorDesc(tuple(shape), dtype) for shape, dtype in answer["outputs"])
     text, code = answer["expression"], answer.get("program")
     if code is not None:
@@ -315,7 +315,7 @@ def _namesakes(operator: type[Operator]) -> list[type[Operator]]:
     return [other for other in candidates(operator.type) if is_custom(other)][::-1]
 
 
-def run_apart(
+def run_in_subprocess(
     work: Callable[[], Any], who: UserCodeError, operators: Sequence[type[Operator]] | None = None
 ) -> Any:
     """Run work in a child process and return its result (plain data). `who` is the error to complete if it fails.

@@ -137,12 +137,12 @@ def _text_values(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set
     text = {p.name for p in graph.input if p.type.tensor_type.elem_type == TensorProto.STRING}
     text |= {t.name for t in graph.initializer if t.data_type == TensorProto.STRING}
     for node in nodes:
-        if node.op_type in _MAKES_TEXT or _gives_text(node) or _moves_text(node, text):
+        if node.op_type in _MAKES_TEXT or _returns_text(node) or _moves_text(node, text):
             text |= set(node.output[:1] if node.op_type in _MAKES_TEXT else node.output)
     return text
 
 
-def _gives_text(node: onnx.NodeProto) -> bool:
+def _returns_text(node: onnx.NodeProto) -> bool:
     if node.op_type == "Cast":
         return bool(_attribute(node, "to") == TensorProto.STRING)
     if node.op_type == "Constant":

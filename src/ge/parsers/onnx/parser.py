@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 import ge.ops  # noqa: F401  (declares the plugins)
 from ge.errors import GeError, UnsupportedOperatorsError
-from ge.hybrid.cuts import inputs_behind
+from ge.hybrid.cuts import required_inputs
 from ge.interface import Interface
 from ge.ir import facts
 from ge.ops.builder import GraphBuilder
@@ -69,7 +69,7 @@ def parse(
         graph, converter, interface = _convert(file, shapes, fixed, wanted, host)
         if not converter.refused:
             break
-        more = inputs_behind(converter.needed, offered)
+        more = required_inputs(converter.needed, offered)
         if not more:
             raise converter.refusals()
         fixed.update({name: offered[name] for name in more})

@@ -158,7 +158,7 @@ class Converter:
         if host is None:
             self.run(program.block)
         else:
-            self._run_beside(program.block, host)
+            self._convert_rest(program.block, host)
         if self.refused and host is None:
             raise UnsupportedOperatorsError(program.name, self.refusals())
 
@@ -166,7 +166,7 @@ class Converter:
         for operation in block.operations:
             self.step(operation)
 
-    def _run_beside(self, block: Block, host: Container[int]) -> None:
+    def _convert_rest(self, block: Block, host: Container[int]) -> None:
         """Convert what the framework does not run."""
         for position, operation in enumerate(block.operations):
             if position in host:
@@ -201,11 +201,11 @@ class Converter:
             if any(i in self.failed for i in operation.operands):
                 self.failed.add(operation.results[0].number)
         elif operation.type in ("builtin.split", "builtin.slice"):
-            self._taken_apart(operation)
+            self._split_list(operation)
         elif operation.type not in _IGNORED:
             self._operator(operation)
 
-    def _taken_apart(self, operation: Operation) -> None:
+    def _split_list(self, operation: Operation) -> None:
         """The tensors of a list, all or one."""
         number = operation.operands[0]
         if number in self.failed:

@@ -286,7 +286,7 @@ class Converter:
             self._effectful[key] = any(self.has_effect(n) for n in body.nodes.values())
         return self._effectful[key]
 
-    def _stands_for(self, node: GraphNode) -> tuple[str, dict[str, Any], tuple[int, ...]] | None:
+    def _library_operator(self, node: GraphNode) -> tuple[str, dict[str, Any], tuple[int, ...]] | None:
         """The operator of the library that a call stands for, its attributes and its absent inputs."""
         ref = node.attrs.get("f")
         name = ref.name if isinstance(ref, FunctionRef) else node.op
@@ -294,7 +294,7 @@ class Converter:
 
     def _called(self, node: GraphNode) -> Iterator[Body]:
         """The bodies that a node calls."""
-        if self._stands_for(node) is not None:
+        if self._library_operator(node) is not None:
             return
         if node.op in self.library:
             yield self.library.body(node.op)
@@ -381,7 +381,7 @@ class Converter:
         custom = find_custom("tensorflow", node.op)
         if custom is not None:
             return self._plugin(custom.apply, context)
-        operator = self._stands_for(node)
+        operator = self._library_operator(node)
         if operator is not None:
             type_, attrs, absent = operator
             return self._plugin(

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ge.errors import GeError, OpenSizesError
-from ge.hybrid.cuts import inputs_behind
+from ge.hybrid.cuts import required_inputs
 from ge.ir import facts
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ops.builder import GraphBuilder
@@ -240,7 +240,7 @@ def attempt_graph(
     converter.evaluate(scope, roots)
     unknown = frozenset(n for n, value in scope.values.items() if value is UNKNOWN and n not in host)
     if converter.refused or host:
-        needs = frozenset(inputs_behind(converter.needs, inputs))
+        needs = frozenset(required_inputs(converter.needs, inputs))
         return Attempt(None, converter.refused, unknown, needs, converter.settled)
     try:
         return Attempt(_finished(request, converter, scope), {})

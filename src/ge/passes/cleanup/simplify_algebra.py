@@ -91,7 +91,7 @@ def _product_of_constants(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return _unchanged(node, result)
 
 
-def _times_itself(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def _square(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return r.op("Square", node.inputs[0]) if node.inputs[0] is node.inputs[1] else None
 
 
@@ -240,7 +240,7 @@ class SimplifyAlgebra(RewritePass):
     rules: ClassVar[Rules] = {
         "Add": (_constant_last, _neutral(0), _of_negative("Sub")),
         "Sub": (_neutral(0), _of_negative("Add"), _subtract_constant),
-        "Mul": (_constant_last, _neutral(1), _times_itself, _product_of_constants),
+        "Mul": (_constant_last, _neutral(1), _square, _product_of_constants),
         "Div": (_neutral(1), _divide_by_constant, _one_over),
         "Pow": (_power,),
         "SquaredDifference": (_squared_difference,),

@@ -33,7 +33,7 @@ class Decompose(Pass):
             if operator.expand is None or is_custom(operator):
                 continue
             if operator.task is None:
-                changed |= operator.engine is Engine.AI_CPU and _taken_apart(graph, node, options)
+                changed |= operator.engine is Engine.AI_CPU and _decomposed(graph, node, options)
                 continue
             why = why_decomposed(operator, NodeView.of(node), options.target)
             if why:
@@ -44,7 +44,7 @@ class Decompose(Pass):
         return changed
 
 
-def _taken_apart(graph: ir.Graph, node: ir.Node, options: CompileOptions) -> bool:
+def _decomposed(graph: ir.Graph, node: ir.Node, options: CompileOptions) -> bool:
     """Replace an AI CPU node by its decomposition on a GPU, if it has one for these operands."""
     operator = lookup(node.op_type)
     if options.target.kind != "cuda" or operator.expand is None:

@@ -195,7 +195,7 @@ def _varies_by_channel(cube: ir.Node, shape: tuple[int, ...], whole: tuple[int, 
     return all(n == 1 for i, n in enumerate(aligned) if i != axis) and aligned[axis] == whole[axis]
 
 
-def _bias_apart(r: Rewriter, node: ir.Node) -> ir.Value | None:
+def _split_bias(r: Rewriter, node: ir.Node) -> ir.Value | None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if (
         bias is None
@@ -273,7 +273,7 @@ class FusePostOps(RewritePass):
     """
 
     name = "fuse_post_ops"
-    rules: ClassVar[Rules] = {"ConvTranspose": (_bias_apart,)}
+    rules: ClassVar[Rules] = {"ConvTranspose": (_split_bias,)}
 
     def rules_of(self, node: ir.Node) -> Sequence[Rule]:
         operator = lookup(node.op_type)

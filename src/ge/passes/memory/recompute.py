@@ -170,7 +170,7 @@ def _light(graph: ir.Graph, *, passes: bool = True) -> bool:
 
 def _widen_for_each(lives: _Lives) -> bool:
     """Give every vector operator that reads a widened value its own cast, so that the wide value is not stored."""
-    casts = [node for node in lives.nodes if _widens_what_is_stored(node)]
+    casts = [node for node in lives.nodes if _widens_stored_value(node)]
     changed = False
     for cast in casts:
         readers = sorted(set(cast.outputs[0].consumers()), key=lives.position.__getitem__)
@@ -183,7 +183,7 @@ def _widen_for_each(lives: _Lives) -> bool:
     return changed
 
 
-def _widens_what_is_stored(node: ir.Node) -> bool:
+def _widens_stored_value(node: ir.Node) -> bool:
     """True if the node widens a value that no vector operator computes, and only vector operators read it."""
     source, result = node.inputs[0] if node.inputs else None, node.outputs[0]
     if node.op_type != "Cast" or source is None or result.is_graph_output():

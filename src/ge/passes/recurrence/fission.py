@@ -179,16 +179,16 @@ class _Scan:
         left = [s for s in self.states if s not in sums and self.level[s] == _OF_STATES]
         wanted = [*self._wanted(), *(v for s in sums for v in _addends(self._after(s)) if v is not s)]
         found = {s for s in left if _is_read(self.node.outputs[self.states.index(s)])}
-        found |= {s for s in left if s in self._inputs_behind(wanted)}
+        found |= {s for s in left if s in self._required_inputs(wanted)}
         size = -1
         while size != len(found):
             size = len(found)
-            found |= {s for s in left if s in self._inputs_behind(map(self._after, list(found)))}
+            found |= {s for s in left if s in self._required_inputs(map(self._after, list(found)))}
         self.recurrence = self._reached(self._after(s) for s in found)
         self.needs.clear()
         return [s for s in left if s in found]
 
-    def _inputs_behind(self, values: Iterable[ir.Value]) -> set[ir.Value | None]:
+    def _required_inputs(self, values: Iterable[ir.Value]) -> set[ir.Value | None]:
         values = list(values)
         return {v for n in self._reached(values) for v in n.inputs} | set(values)
 

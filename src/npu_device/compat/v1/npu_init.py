@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
-from npu_bridge.lazy import names_that_need_estimators
+from npu_bridge.lazy import estimator_names
 from npu_bridge.version1 import tensorflow_v1
 
 _MODULES = (
@@ -40,7 +40,7 @@ def _names() -> dict[str, Any]:
         module = importlib.import_module(path)
         found.update({name: getattr(module, name) for name in module.__all__})
     found.update({name: importlib.import_module(path) for name, path in _AS_MODULES.items()})
-    found.update(names_that_need_estimators())
+    found.update(estimator_names())
     return found
 
 
