@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "aicpu/dispatch.h"
@@ -174,7 +175,17 @@ Status factorise(Call& call) {
       call.outputs[0].elements() != call.inputs[0].elements()) {
     return Status::error("the output must match the input");
   }
-  const bool upper = call.attrs.flag("upper");
+  const bool upper = call.attrs.flag("upper"), lenient = call.attrs.flag("nan_if_indefinite");
+  const auto no_factor = [&](Matrix& l, std::int64_t i) {
+    if (!lenient) return false;
+    for (std::int64_t r = 0; r < batch.n; ++r) {
+      for (std::int64_t c = 0; c < batch.n; ++c) {
+        l.at(r, c) = (upper ? r > c : r < c) ? 0.0 : std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+    l.store(call.outputs[0].as<T>() + i * batch.n * batch.n);
+    return true;
+  };
   return for_batch(batch, "a matrix is not positive definite", [&](std::int64_t i) {
     Matrix a(batch.n, batch.n), l(batch.n, batch.n);
     a.load(call.inputs[0].as<T>() + i * batch.n * batch.n);
@@ -182,7 +193,7 @@ Status factorise(Call& call) {
       for (std::int64_t c = 0; c <= r; ++c) {
         double value = a.at(r, c);
         for (std::int64_t k = 0; k < c; ++k) value -= l.at(r, k) * l.at(c, k);
-        if (r == c && !(value > 0)) return false;
+        if (r == c && !(value > 0)) return no_factor(l, i);
         l.at(r, c) = r == c ? std::sqrt(value) : value / l.at(c, c);
       }
     }

@@ -532,6 +532,11 @@ def test_cholesky(upper: bool) -> None:
     close(factor, expected.swapaxes(-1, -2) if upper else expected, 1e-12)
     with pytest.raises(rt.TaskError, match="positive definite"):
         run("cholesky", [-a], [("float64", a.shape)])
+    a[1] = -a[1]
+    (part,) = run("cholesky", [a], [("float64", a.shape)], upper=upper, nan_if_indefinite=True)
+    close(part[[0, 2, 3]], factor[[0, 2, 3]], 1e-12)
+    triangle = np.tri(6, dtype=bool)
+    assert np.array_equal(np.isnan(part[1]), triangle.T if upper else triangle)
 
 
 @pytest.mark.parametrize("lower", [True, False])

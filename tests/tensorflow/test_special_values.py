@@ -14,7 +14,7 @@ import tf_adapter  # noqa: F401  (registers the NPU)
 _SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0, -2.0, 7.0] * 3, np.float32)
 
 
-def _both(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[Any, Any]:
+def _both(function: Callable[..., Any], *arrays: Any) -> tuple[Any, Any]:
     """The results of TensorFlow on the CPU, and of a function on the NPU."""
     with tf.device("/CPU:0"):
         expected = [np.asarray(t) for t in tf.nest.flatten(function(*map(tf.constant, arrays)))]
@@ -97,7 +97,7 @@ def test_each_nan_is_unique(dtype: Any, known: bool) -> None:
 
 _RAW = tf.raw_ops
 _FAR = np.array([[0, -300, 5, 300], [np.inf, 1, -np.inf, 2], [-np.inf, -np.inf, 80, -80]], np.float32)
-_AWAY: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
+_AWAY: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "cumulative_logsumexp": (lambda x: tf.math.cumulative_logsumexp(x, 1), [_FAR]),
     "cumulative_logsumexp_exclusive": (lambda x: tf.math.cumulative_logsumexp(x, 0, exclusive=True), [_FAR]),
     "cumulative_logsumexp_reverse": (lambda x: tf.math.cumulative_logsumexp(x, 1, reverse=True), [_FAR]),
@@ -168,9 +168,54 @@ def test_a_quantised_zero_is_zero() -> None:
         np.testing.assert_array_equal(found[0], 0)
 
 
+_METHODS = ["bilinear", "nearest", "area", "bicubic", "lanczos3", "mitchellcubic"]
+
+
+def _image(size: int) -> np.ndarray:
+    image = np.random.default_rng(0).standard_normal((1, size, size, 2)).astype(np.float32)
+    image[0, 2, 1, 0], image[0, 0, 2, 1], image[0, 3, 3, 0] = np.nan, np.inf, -np.inf
+    return image
+
+
+@pytest.mark.parametrize("method", _METHODS)
+@pytest.mark.parametrize(("size", "out"), [(4, 7), (16, 3), (24, 8)])
+def test_pixels_that_are_not_numbers_stay_near_their_places(method: str, size: int, out: int) -> None:
+    """What is finite in TensorFlow is; resampling reads no pixel of weight zero, which TensorFlow does at times."""
+    for antialias in (False, True):
+        expected, found = _both(
+            lambda x, a=antialias: tf.image.resize(x, [out, out], method=method, antialias=a), _image(size)
+        )
+        there = np.isfinite(expected[0])
+        np.testing.assert_allclose(found[0][there], expected[0][there], 1e-4, 1e-5)
+        if method in ("bilinear", "nearest") and not antialias:
+            np.testing.assert_allclose(found[0], expected[0], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["ResizeNearestNeighborGrad", "ResizeBilinearGrad"])
+@pytest.mark.parametrize(("size", "out"), [(16, 3), (4, 7), (12, 2)])
+def test_gradients_of_resized_images_stay_near_their_places(name: str, size: int, out: int) -> None:
+    def gradient(g: Any) -> Any:
+        if name == "ResizeNearestNeighborGrad":
+            return _RAW.ResizeNearestNeighborGrad(grads=g, size=[out, out])
+        return _RAW.ResizeBilinearGrad(grads=g, original_image=tf.zeros([1, out, out, 2]))
+
+    expected, found = _both(gradient, _image(size))
+    there = np.isfinite(expected[0])
+    np.testing.assert_allclose(found[0][there], expected[0][there], 1e-4, 1e-5)
+
+
+def test_a_matrix_that_is_not_positive_definite_has_a_factor_of_nan() -> None:
+    x = np.array([[[1, 2], [2, 1]], [[4, 0], [0, 1]]], np.float32)
+    expected, found = _both(lambda x: (tf.linalg.logdet(x), tf.linalg.diag_part(tf.linalg.cholesky(x))), x)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, 1e-6)
+    known = tf.function(lambda: tf.linalg.logdet(tf.constant(x)))()
+    np.testing.assert_allclose(known, expected[0], 1e-6)
+
+
 _PLACES = np.array([[0, 1], [2, -1]], np.int64)
 _SIZES = np.array([3, 3], np.int64)
-_REFUSED: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
+_REFUSED: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "InvertPermutation": (lambda x: tf.math.invert_permutation(x), [np.array([0, -1, 2], np.int32)]),
     "InvertPermutation twice": (lambda x: tf.math.invert_permutation(x), [np.array([0, 1, 1], np.int32)]),
     "Bincount": (lambda x: tf.math.bincount(x, maxlength=4, minlength=4), [np.array([0, -1, 2], np.int32)]),
@@ -202,6 +247,10 @@ _REFUSED: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
             a_indices=p, a_values=[1.0, 2.0], a_shape=_SIZES, b=tf.ones([3, 3])
         ),
         [_PLACES],
+    ),
+    "CropAndResize": (
+        lambda b: tf.image.crop_and_resize(tf.ones([1, 4, 4, 1]), b, [0], [2, 2]),
+        [np.array([[0, 0, np.nan, 1]], np.float32)],
     ),
     "SparseSegmentSumGrad": (
         lambda i: _RAW.SparseSegmentSumGrad(

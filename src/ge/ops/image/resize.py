@@ -15,7 +15,7 @@ from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
-MAX_TAPS = 4  # more taps per position become a matrix product
+MAX_TAPS = 4  # more taps per position become one sum over all of them
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _along(builder: Any, op: NodeView, x: Any, axis: int, part: Axis) -> tuple[A
         index = np.clip(_ROUNDING[op.rounding](where), 0, part.size - 1).astype(np.int64)
         return builder.op("Gather", x, index, axis=axis), beyond
     indices, weights = taps(op, where, part)
-    return _weighted(builder, x, axis, part, indices, weights), beyond
+    return _weighted(builder, x, axis, indices, weights), beyond
 
 
 def taps(op: NodeView, where: np.ndarray, part: Axis) -> tuple[np.ndarray, np.ndarray]:
@@ -183,41 +183,35 @@ def taps(op: NodeView, where: np.ndarray, part: Axis) -> tuple[np.ndarray, np.nd
     return np.clip(indices, 0, part.size - 1), weights
 
 
-def _weighted(builder: Any, x: Any, axis: int, part: Axis, indices: np.ndarray, weights: np.ndarray) -> Any:
+def _weighted(
+    builder: Any, x: Any, axis: int, indices: np.ndarray, weights: np.ndarray, ragged: bool = False
+) -> Any:
+    """Sums of what each position reads; with `ragged`, a position does not read what has no weight."""
     desc = desc_of(x)
-    real = numpy_dtype(desc.dtype)
-    if indices.shape[1] > MAX_TAPS:
-        matrix = np.zeros((part.size, part.out))
-        for tap in range(indices.shape[1]):
-            np.add.at(matrix, (indices[:, tap], np.arange(part.out)), weights[:, tap])
-        return _by_product(builder, x, axis, matrix.astype(real))
+    real, count = numpy_dtype(desc.dtype), indices.shape[1]
     shape = [-1 if i == axis else 1 for i in range(desc.rank)]
+
+    def scaled(piece: Any, factors: np.ndarray, shape: list[int]) -> Any:
+        if not (factors == 1).all():
+            piece = builder.op("Mul", piece, factors.astype(real).reshape(shape))
+        if not ragged or factors.all():
+            return piece
+        return builder.op("Select", (factors != 0).reshape(shape), piece, np.zeros((), real))
+
+    if count > MAX_TAPS:
+        read = builder.op("Gather", x, indices.reshape(-1), axis=axis)
+        read = builder.op(
+            "Reshape", read, shape=[*desc.shape[:axis], *indices.shape, *desc.shape[axis + 1 :]]
+        )
+        shape = [indices.shape[i - axis] if i in (axis, axis + 1) else 1 for i in range(desc.rank + 1)]
+        return builder.op("ReduceSum", scaled(read, weights, shape), axes=[axis + 1])
     total: Any = None
-    for tap in range(indices.shape[1]):
+    for tap in range(count):
         if not weights[:, tap].any():
             continue
-        piece = builder.op("Gather", x, indices[:, tap], axis=axis)
-        if not (weights[:, tap] == 1).all():
-            piece = builder.op("Mul", piece, weights[:, tap].astype(real).reshape(shape))
+        piece = scaled(builder.op("Gather", x, indices[:, tap], axis=axis), weights[:, tap], shape)
         total = piece if total is None else builder.op("Add", total, piece)
     return total
-
-
-def _by_product(builder: Any, x: Any, axis: int, matrix: np.ndarray) -> Any:
-    """x times a matrix along an axis."""
-    rank = desc_of(x).rank
-    if axis == rank - 1:
-        return builder.op("MatMul", x, matrix) if rank > 1 else _vector_product(builder, x, matrix)
-    perm = [i for i in range(rank) if i != axis] + [axis]
-    back = [int(i) for i in np.argsort(perm)]
-    return builder.op(
-        "Transpose", builder.op("MatMul", builder.op("Transpose", x, perm=perm), matrix), perm=back
-    )
-
-
-def _vector_product(builder: Any, x: Any, matrix: np.ndarray) -> Any:
-    row = builder.op("Reshape", x, shape=[1, matrix.shape[0]])
-    return builder.op("Reshape", builder.op("MatMul", row, matrix), shape=[matrix.shape[1]])
 
 
 # -- ONNX --------------------------------------------------------------------------------------------------
@@ -324,7 +318,7 @@ def _separable(n: Node, x: Any, taps_of: Callable[[int, int], Taps]) -> Any:
     """Images resized along height and width by the taps (positions and weights) of each axis."""
     for axis, size, out in _image_axes(n):
         indices, weights = taps_of(size, out)
-        x = _weighted(n.builder, x, axis, Axis(size, out, out / size), indices, weights)
+        x = _weighted(n.builder, x, axis, indices, weights, n.type == "ResizeArea")
     return x
 
 
@@ -340,13 +334,22 @@ def _linear_taps(n: Node, size: int, out: int) -> Taps:
     where = _places_tf(n, size, out)
     low = np.floor(where)
     t = where - low
-    indices = np.stack([low, low + 1], 1).clip(0, size - 1).astype(np.int64)
+    indices = np.stack([low, np.ceil(where)], 1).clip(0, size - 1).astype(np.int64)
     return indices, np.stack([1 - t, t], 1)
 
 
 @plugin(tensorflow="ResizeBilinear")
 def _resize_bilinear(n: Node) -> Results:
-    return _separable(n, _as_float(n), lambda size, out: _linear_taps(n, size, out))
+    """The left neighbour plus a share of the difference: so NaN and infinities are where TensorFlow has them."""
+    x, axes = _as_float(n), _image_axes(n)
+    if all(size == out for _, size, out in axes):
+        return x
+    for axis, size, out in reversed(axes):
+        indices, weights = _linear_taps(n, size, out)
+        low, high = (n.op("Gather", x, side, axis=axis) for side in indices.T)
+        share = weights[:, 1].astype(np.float32).reshape([-1 if i == axis else 1 for i in range(4)])
+        x = n.op("Add", low, n.op("Mul", n.op("Sub", high, low), share))
+    return x
 
 
 @plugin(tensorflow="ResizeNearestNeighbor")
@@ -389,9 +392,9 @@ def _resize_area(n: Node) -> Results:
 
     def taps_of(size: int, out: int) -> Taps:
         scale = float(_scale_tf(n, size, out))
-        start = np.arange(out)[:, None] * scale
-        pixel = np.arange(math.ceil((out - 1) * scale + scale))[None, :]
-        covered = np.clip(np.minimum(start + scale, pixel + 1) - np.maximum(start, pixel), 0, None) / scale
+        ends = np.arange(out + 1, dtype=np.float32)[:, None] * np.float32(scale)
+        pixel = np.arange(math.ceil(ends[-1, 0]))[None, :]
+        covered = np.clip(np.minimum(ends[1:], pixel + 1) - np.maximum(ends[:-1], pixel), 0, None) / scale
         matrix = np.zeros((out, size))
         for column, weights in zip(pixel[0].clip(0, size - 1), covered.T, strict=True):
             matrix[:, column] += weights
@@ -451,7 +454,7 @@ def _scale_and_translate(n: Node) -> Results:
     x: Any = _as_float(n)
     for index, (axis, size, out) in enumerate(_image_axes(n)):
         matrix = _kernel_matrix(n, index, size, out)
-        x = _weighted(n.builder, x, axis, Axis(size, out, out / size), *_taps_of_matrix(matrix))
+        x = _weighted(n.builder, x, axis, *_taps_of_matrix(matrix), ragged=True)
     return x
 
 
@@ -481,7 +484,7 @@ def _resize_gradient(n: Node) -> Results:
     for axis, size in zip((1, 2), sizes, strict=True):
         out = n.desc().shape[axis]
         matrix = _matrix_of_taps(taps_of(n, size, out), size).T
-        x = _weighted(n.builder, x, axis, Axis(out, size, size / out), *_taps_of_matrix(matrix))
+        x = _weighted(n.builder, x, axis, *_taps_of_matrix(matrix), ragged=True)
     dtype = n.desc().dtype if nearest else n.desc(1).dtype
     return x if desc_of(x).dtype == dtype else n.op("Cast", x, to=dtype)
 
@@ -493,7 +496,7 @@ def _resample_gradient(n: Node) -> Results:
     for index, axis in enumerate((1, 2)):
         size, out = n.desc(1).shape[axis], n.desc().shape[axis]
         matrix = _kernel_matrix(n, index, size, out).T
-        x = _weighted(n.builder, x, axis, Axis(out, size, size / out), *_taps_of_matrix(matrix))
+        x = _weighted(n.builder, x, axis, *_taps_of_matrix(matrix), ragged=True)
     dtype = n.desc(1).dtype
     return x if dtype == "float32" else n.op("Cast", x, to=dtype)
 

@@ -14,7 +14,7 @@ from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced
-from ge.ops.math.checks import indices_of
+from ge.ops.math.checks import failing_where, indices_of
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 # -- sampling -----------------------------------------------------------------------------------------------
@@ -423,9 +423,13 @@ def _cropped(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, method: str) 
 @plugin(tensorflow="CropAndResize")
 def _crop_and_resize(n: Node) -> Results:
     height, width = n.ints(3, "the crop size")
+    text = "Boxes contains at least one element that is not finite"
+    boxes = failing_where(n, n.inputs[1], n.op("Not", n.op("IsFinite", n.inputs[1])), text)
     return n.op(
         "CropAndResize",
-        *n.inputs[:3],
+        n.inputs[0],
+        boxes,
+        n.inputs[2],
         height=height,
         width=width,
         method=str(n.attr("method", "bilinear")),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ge.ops.builder import GraphBuilder
     from ge.ops.plugins import Node
 
-__all__ = ["checked_inputs", "divisor_of", "in_range", "indices_of", "nonzero"]
+__all__ = ["checked_inputs", "divisor_of", "failing_where", "in_range", "indices_of", "nonzero"]
 
 # Texts may contain {what}, {place} ("[1,0]"), {value}, {least} and {size}.
 INDEX = "{what}{place} = {value} is not in [{least}, {size})"
@@ -99,6 +99,14 @@ def in_range(
     """Indices that fail the run if one is out of range; valid constants stay as they are."""
     rule = {"limits": [int(limit) for limit in limits], "least": least, "from_end": from_end}
     return _checked(builder, value, rule, what, operator, message) if limits else value
+
+
+def failing_where(n: Node, value: Any, wrong: Any, message: str) -> Any:
+    """A tensor of a TensorFlow node; the run fails where a condition on its elements holds."""
+    checked = in_range(n.builder, n.op("Cast", wrong, to="int32"), [1], operator=n.type, message=message)
+    return n.op(
+        "Add", value, n.op("Cast", checked, to=desc_of(value).dtype)
+    )  # zeros, once the check has passed
 
 
 def nonzero(

@@ -62,13 +62,20 @@ class Inverse(SquareMatrices):
 
 @register
 class Cholesky(SquareMatrices):
-    """Lower triangular matrices whose product with their transposes is x."""
+    """Lower triangular matrices whose product with their transposes is x.
 
+    A matrix that is not positive definite fails the run, or has a factor of NaN.
+    """
+
+    nan_if_indefinite = Attr(bool, False)
     aicpu = "cholesky"
 
     @staticmethod
-    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        return [np.linalg.cholesky(np.asarray(arrays[0], np.float64))]
+    def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
+        try:
+            return [np.linalg.cholesky(np.asarray(arrays[0], np.float64))]
+        except np.linalg.LinAlgError:
+            return None
 
 
 @plugin(onnx="Det")
@@ -290,7 +297,7 @@ def _determinant_tf(n: Node) -> Results:
 
 @plugin(tensorflow=["Cholesky", "BatchCholesky"])
 def _cholesky_tf(n: Node) -> Results:
-    return n.op("Cholesky", n.inputs[0])
+    return n.op("Cholesky", n.inputs[0], nan_if_indefinite=True)
 
 
 def _swapped(n: Node, x: Any) -> Any:

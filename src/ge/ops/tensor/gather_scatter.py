@@ -12,7 +12,7 @@ from ge.ir.types import FLOATS, INTS, TENSORS, TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, Part, Reordered, Sliced, Stack, Stacked
-from ge.ops.math.checks import in_range, indices_of
+from ge.ops.math.checks import failing_where, in_range, indices_of
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 INDICES = frozenset({"int32", "int64"})
@@ -625,10 +625,7 @@ def _histogram(n: Node) -> Results:
     part = n.op("Floor", n.op("Div", n.op("Sub", x, low), (high - low) / bins))
     place = n.op("Cast", n.op("Clip", part, min=0.0, max=float(bins - 1)), to="int64")
     if n.desc().dtype in FLOATS:
-        odd = n.op("Cast", n.op("IsNan", x), to="int64")
-        place = n.op(
-            "Add", place, in_range(n.builder, odd, [1], message="Histogram values must not contain NaN")
-        )
+        place = failing_where(n, place, n.op("IsNan", x), "Histogram values must not contain NaN")
     kind = numpy_dtype(str(n.attr("dtype", "int32")))
     hits = n.op("OneHot", place, np.asarray(1, kind), np.asarray(0, kind), depth=bins)
     return n.op("ReduceSum", hits, axes=[0])

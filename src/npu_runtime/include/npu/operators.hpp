@@ -280,8 +280,12 @@ inline Value checked(const Value& x, const CheckedAttributes& attributes = {}) {
 }
 
 // Lower triangular matrices whose product with their transposes is x.
-inline Value cholesky(const Value& x) {
-  return detail::add("Cholesky", {x}, detail::Attributes(), 1)[0];
+struct CholeskyAttributes {
+  bool nan_if_indefinite = false;
+};
+inline Value cholesky(const Value& x, const CholeskyAttributes& attributes = {}) {
+  return detail::add("Cholesky", {x}, detail::Attributes()
+          .put("nan_if_indefinite", attributes.nan_if_indefinite), 1)[0];
 }
 
 // x limited to min..max; either may be absent.
