@@ -72,8 +72,11 @@ def uses(folder: Path) -> list[ErrorUse]:
     """All errors with codes that the modules below a folder raise."""
     found: set[ErrorUse] = set()
     for path in sorted(folder.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if not _CODE.search(source):
+            continue
         module = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call):
                 found.update(_of_call(node, module))
             elif isinstance(node, ast.Dict):
