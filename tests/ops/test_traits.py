@@ -68,6 +68,17 @@ class TurnedWide(Turned):
     type, moves = "Mine", True
 
 
+class Largest(Mine):
+    """The larger of x and x with its last axis reversed."""
+
+    x = Input("T", FLOATS | {"int8"})
+    type, selects = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.binary("max", x, tbe.slice(x, [0, x.shape[1] - 1], [1, -1], x.shape))
+
+
 class Tripled(Mine):
     type, precision, algorithm_names = "Mine", Precision(widens=True), ("Treble",)
 
@@ -183,13 +194,13 @@ def test_casts_sink_through_movements_that_take_the_narrow_type(operator: type[O
     assert types(transformed(build, SinkCasts())) == wanted
 
 
-@_with(Turned, TurnedWide)
-def test_a_movement_between_quantised_values_moves_integers(operator: type[Operator]) -> None:
+@_with(Turned, TurnedWide, Largest)
+def test_a_movement_or_choice_between_quantised_values_takes_integers(operator: type[Operator]) -> None:
     def build(b: GraphBuilder) -> ir.Value:
         wide = b.op("Dequantize", b.input("x", (3, 4), "int8"), np.float32(0.5), np.int8(0))
         return b.op("Quantize", b.op("Mine", wide), np.float32(0.5), np.int8(0), dtype="int8")
 
-    wanted = ["Mine"] if operator is Turned else ["Dequantize", "Mine", "Quantize"]
+    wanted = ["Mine"] if operator is not TurnedWide else ["Dequantize", "Mine", "Quantize"]
     assert types(transformed(build, FuseQuantised())) == wanted
 
 

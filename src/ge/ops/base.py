@@ -217,6 +217,7 @@ class Operator:
     image_format: ClassVar[ImageFormat | None] = None  # of an operator on images
     cost: ClassVar[Cost] = Cost.CHEAP  # per element, for kernel fusion
     moves: ClassVar[bool] = False  # results are elements of the inputs at other positions, of any type
+    selects: ClassVar[bool] = False  # results are elements of the inputs, chosen by their order: maxima, minima
     sign: ClassVar[Sign] = Sign.ANY  # of its results
     commutative: ClassVar[bool] = False  # its two inputs may be swapped
     linear: ClassVar[bool] = (
@@ -522,7 +523,7 @@ def register(operator: type[Operator], *, custom: bool | None = None) -> type[Op
 _TRAITS = (
     *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
     *("image_format", "strided_inputs", "strided_output"),
-    *("moves", "sign", "commutative", "linear", "nests", "keeps_means", "formula"),
+    *("moves", "selects", "sign", "commutative", "linear", "nests", "keeps_means", "formula"),
     *("epilogue", "takes_epilogues", "weight_axes", "algorithm_names"),
 )
 

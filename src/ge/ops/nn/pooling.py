@@ -123,6 +123,7 @@ class MaxPool(Pooling):
 
     keeps_nan = Attr(bool, False)
     dataflow = Images()
+    selects = True
     keeps_means = True
     precision = Precision(narrows=True)
     image_format = ImageFormat()

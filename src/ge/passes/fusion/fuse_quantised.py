@@ -135,11 +135,12 @@ def _integer_product(r: Rewriter, product: ir.Node, dtype: str, grid: Grid) -> i
 
 
 def _on_integers(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Rewrite Quantize(move(Dequantize(x))) on one grid to move the integers directly."""
+    """Rewrite Quantize(move(Dequantize(x))) on one grid to move, or select among, the integers directly."""
     move = node.inputs[0].producer() if node.inputs[0] is not None else None
     if move is None or len(move.outputs) != 1 or not only_use(move.outputs[0]):
         return None
-    if move.op_type != "MaxPool" and not lookup(move.op_type).moves:
+    operator = lookup(move.op_type)
+    if not (operator.moves or operator.selects):
         return None
     sources = [producer(v, "Dequantize") for v in move.inputs]
     grid, dtype = grid_of(node), attrs_of(node)["dtype"]
