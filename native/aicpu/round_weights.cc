@@ -244,7 +244,7 @@ Status round_weights(Call& call) {
   if (weights.elements() == 0) return Status::ok();
   if (means.rank() != 2 || means.dims[1] != layout.channels || means.dims[0] < 1 ||
       layout.rows % means.dims[0]) {
-    return Status::error("the means do not go with the weights");
+    return Status::error("the means do not match the weights");
   }
   switch (result.dtype) {
     case DType::BFloat16:

@@ -462,7 +462,7 @@ void check_supported(const Plan& plan, const std::string& name) {
   }
   const Json* interface = plan.report.find("interface");
   if (interface && !interface->is_null()) {
-    throw ModelError(11009, name + " takes or gives strings, sequences or dictionaries",
+    throw ModelError(11009, name + " takes or returns strings, sequences or dictionaries",
                      "run it from Python, with ge.load or acl.Model");
   }
 }

@@ -226,7 +226,7 @@ void lower_rows(Lowering& low) {
   Params params;
   params.problem = operands.problem(low);
   params.kernels = &product::packed();
-  check(low, has_even_groups(params.problem), "groups do not go with the blocks of the kernel");
+  check(low, has_even_groups(params.problem), "groups do not match the blocks of the kernel");
   if (params.problem.groups == 1) params.problem.group = (params.problem.depth + 127) / 128 * 128;
   low.describe("rows:" + std::to_string(params.problem.bits) + " bits", "", flops_of(params.problem));
   const auto bytes = static_cast<std::size_t>(params.kernels->prepared_bytes(params.problem));

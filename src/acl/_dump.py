@@ -91,7 +91,7 @@ def parsed(path: str) -> Settings | None:
     except OSError as error:
         raise AclError(c.ACL_ERROR_INVALID_FILE, f"{path}: {error.strerror}") from error
     except (ValueError, AttributeError) as error:
-        raise AclError(c.ACL_ERROR_PARSE_FILE, f"{path} is no JSON object: {error}") from error
+        raise AclError(c.ACL_ERROR_PARSE_FILE, f"{path} is not a JSON object: {error}") from error
     if not said or (not said.get("dump_path") and not said.get("dump_list")):
         return None
     mode = said.get("dump_mode", "output")

@@ -255,7 +255,7 @@ def open_file(data: bytes, kind: str) -> Any:
     except AclError:
         raise
     except Exception as error:
-        raise AclError(c.ACL_ERROR_INVALID_PARAM, f"this is no {kind} file: {error}") from error
+        raise AclError(c.ACL_ERROR_INVALID_PARAM, f"this is not a {kind} file: {error}") from error
 
 
 def decode(data: bytes, kind: str, target: Picture) -> list[np.ndarray]:

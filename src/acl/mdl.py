@@ -48,7 +48,7 @@ class Loaded:
         if getattr(model, "interface", None) is not None:
             raise AclError(
                 c.ACL_ERROR_UNSUPPORTED_DATA_TYPE,
-                "the model takes or gives strings, sequences or dictionaries: run it with acl.Model or ge.load",
+                "the model takes or returns strings, sequences or dictionaries: run it with acl.Model or ge.load",
             )
         self.model = model
         self.gears = getattr(model, "gears", None)
@@ -357,7 +357,7 @@ def _index_by_name(model_desc: int, side: str, name: str) -> int:
     for index, port in enumerate(getattr(descriptions.get(model_desc).model, side)):
         if port.name == name:
             return index
-    raise AclError(c.ACL_ERROR_INVALID_PARAM, f"none of the {side} is called '{name}'")
+    raise AclError(c.ACL_ERROR_INVALID_PARAM, f"none of the {side} is named '{name}'")
 
 
 @returns_value(0)

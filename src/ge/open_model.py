@@ -109,7 +109,7 @@ class OpenModel(Model):
         try:
             return tuple(np.shape(a) for a in arrays)
         except ValueError as error:
-            raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
+            raise GeError("E10020", f"an input of model {self.name} is not an array: {error}") from error
 
     def _check(self, key: Sequence[Shape]) -> None:
         """Reject sizes that contradict the model's fixed dimensions."""

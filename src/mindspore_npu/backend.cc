@@ -241,7 +241,7 @@ class NpuBackend : public BackendBase {
       auto tensor = ToTensor(inputs[position]);
       if (tensor == nullptr) {
         throw py::value_error("argument " + std::to_string(position) +
-                              " of the graph is no tensor: " + inputs[position].ToString());
+                              " of the graph is not a tensor: " + inputs[position].ToString());
       }
       if (tensor->storage_info() != nullptr || !tensor->is_contiguous()) {
         tensor = tensor->cpu();

@@ -96,7 +96,7 @@ def set_npu_loop_size(loop_size: int) -> None:
     >>> set_npu_loop_size(1)
     """
     if isinstance(loop_size, bool) or not isinstance(loop_size, int) or loop_size < 1:
-        raise ValueError(f"the loop size must be a whole number above 0, not {loop_size!r}")
+        raise ValueError(f"the loop size must be a positive integer, not {loop_size!r}")
     options.loop_size = loop_size
 
 

@@ -361,7 +361,7 @@ class _Division:
     def _value(self, number: int) -> Any:
         value = self.trial.values.get(number)
         if value is None or isinstance(value, list):
-            raise self._refuse(f"the value {number} is no tensor that could be handed over")
+            raise self._refuse(f"the value {number} is not a tensor that could be handed over")
         return value
 
     def _port(self, number: int) -> Port:

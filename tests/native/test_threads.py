@@ -209,7 +209,7 @@ def test_the_environment_says_how_many(settings: dict[str, str], count: int) -> 
     ],
 )
 def test_devices_are_sets_of_cores(cores: str, threads: list[int]) -> None:
-    """A text that is no list of sets is not used, with a warning."""
+    """A text that is not a list of sets is not used, with a warning."""
     core = min(os.sched_getaffinity(0))
     one_core = f"import os; os.sched_setaffinity(0, {{{core}}})"
     command = (

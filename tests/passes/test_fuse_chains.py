@@ -131,5 +131,5 @@ def test_operands_that_do_not_go_together_are_refused() -> None:
         evaluate("Stem", [x, np.zeros((64, 4, 7, 7), np.float32), np.zeros(64, np.float32)])
     t, wide = np.zeros((1, 8, 8, 64), np.float32), np.zeros((1, 8, 8, 128), np.float32)
     shapes = [(64, 64, 3, 3), (64,), (256, 64, 1, 1), (256,), (64, 256, 1, 1), (64,)]
-    with pytest.raises(ge.GeError, match="do not go with weights"):
+    with pytest.raises(ge.GeError, match="do not match weights"):
         evaluate("Bottleneck", [t, wide, *(np.zeros(s, np.float32) for s in shapes)])

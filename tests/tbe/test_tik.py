@@ -145,7 +145,7 @@ RULES: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
     ),
     "align": (
         lambda t, x, ub: t.vec_abs(64, ub[4], ub, 1, 8, 8),
-        "begins at byte 16, which is no multiple of 32",
+        "begins at byte 16, which is not a multiple of 32",
     ),
     "scope": (lambda t, x, ub: t.vec_abs(64, x, ub, 1, 8, 8), "dst x is in global"),
     "move": (lambda t, x, ub: t.data_move(ub, x, 0, 1, 17, 0, 0), "src reaches elements 0 to 135 of x"),

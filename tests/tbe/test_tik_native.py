@@ -178,7 +178,7 @@ def test_machine_code_of_a_broken_rule_ends_and_the_interpreter_names_it() -> No
     assert program.run(zeros, 56)[0].sum() == 8
     for place, cause in (
         (64, "reaches elements 64 to 71"),
-        (4, "no multiple of 32"),
+        (4, "not a multiple of 32"),
         (-8, "reaches elements -8"),
     ):
         assert not isinstance(program.native, str) and program.native([zeros, place]) is None

@@ -49,7 +49,7 @@ def test_malformed_text_is_an_error_of_the_data(tmp_path: Path) -> None:
 
     model = ge.compile(_saved(tmp_path, number))
     np.testing.assert_array_equal(model(np.array(["1.5", "2"])), [3, 4])
-    with pytest.raises(GeError, match="no number"):
+    with pytest.raises(GeError, match="not a valid number"):
         model(np.array([b"one"], object))
 
 

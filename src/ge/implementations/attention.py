@@ -59,7 +59,7 @@ class Fused(Candidate):
         whole = (1,) * (4 - len(q.shape)) + q.shape[:-2]
         fits = all(m in (1, n) for m, n in zip(leading, whole, strict=True))
         if mask.shape[-1] != keys or mask.shape[-2] not in (1, queries) or not fits:
-            return "the mask does not go with the scores"
+            return "the mask does not match the scores"
         return ""
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:

@@ -96,7 +96,7 @@ class Winograd(Candidate):
             return "it takes channels-last images and a float32 bias"
         channels, outputs = (w.shape[0], w.shape[1]) if self.transposed else (w.shape[1], w.shape[0])
         if (channels, outputs) != (x.shape[1], y.shape[1]):
-            return "the weights do not go with the images"
+            return "the weights do not match the images"
         return "it has no gate" if op.flag("has_gate") else self._epilogue(op)
 
     @staticmethod

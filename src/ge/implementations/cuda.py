@@ -251,7 +251,7 @@ class Cudnn(_Library):
         if len(x.shape) != 4:
             return "it takes images"
         if w.shape[1] * int(op.attrs.get("groups", 1)) != x.shape[1]:
-            return "the weights do not go with the images"
+            return "the weights do not match the images"
         return ""
 
 

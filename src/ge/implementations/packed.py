@@ -29,7 +29,7 @@ class Rows(Candidate):
             or (block % group == 0 and group % per_lane == 0)
         ):
             return ""
-        return f"groups of {group} do not go with blocks of {block} weights"
+        return f"groups of {group} do not match blocks of {block} weights"
 
 
 class Tiles(Candidate):

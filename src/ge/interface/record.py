@@ -181,7 +181,7 @@ def _host_value(name: str, value: Any) -> Any:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise GeError("E10020", f"input '{name}' is no array: {error}") from error
+        raise GeError("E10020", f"input '{name}' is not an array: {error}") from error
 
 
 def _leaves(tree: Tree | Leaf) -> list[Leaf]:

@@ -46,7 +46,7 @@ class GearedModel:
         if any("interface" in plan.report for plan in self.plans):
             raise GeError(
                 "E10020",
-                f"model {self.name} takes or gives strings, sequences or dictionaries, which gears do not have",
+                f"model {self.name} takes or returns strings, sequences or dictionaries, which gears do not have",
                 remedy="compile it for one shape",
             )
         self.gears = gears
@@ -106,7 +106,7 @@ class GearedModel:
         try:
             shapes = [np.shape(a) for a in arrays]
         except ValueError as error:
-            raise GeError("E10020", f"an input of model {self.name} is no array: {error}") from error
+            raise GeError("E10020", f"an input of model {self.name} is not an array: {error}") from error
         return self.gear(self.find(shapes)).run(arrays, into)
 
     def save(self, path: str | os.PathLike[str]) -> Path:

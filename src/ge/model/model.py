@@ -292,7 +292,7 @@ def _fitting(port: Port, array: Any) -> np.ndarray:
         try:
             array = np.asarray(array)
         except (TypeError, ValueError) as error:
-            raise GeError("E10020", f"input '{port.name}' is no array: {error}") from error
+            raise GeError("E10020", f"input '{port.name}' is not an array: {error}") from error
     if array.dtype != numpy_dtype(port.desc.dtype) or array.shape != port.desc.shape:
         got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
         raise GeError(

@@ -166,7 +166,9 @@ def _attrs(path: Path, type_: str, values: Mapping[str, str]) -> tuple[AttrSpec,
         try:
             value = None if required else _value(str(default).strip(), _ATTRS[kind])
         except ValueError as error:
-            cause = f"the default of attribute '{name}' of {type_} is '{default}', which is no {kind}"
+            cause = (
+                f"the default of attribute '{name}' of {type_} is '{default}', which is not a valid {kind}"
+            )
             raise GeError("E10612", cause, location=str(path)) from error
         found.append(AttrSpec(name, _ATTRS[kind], required, value))
     return tuple(found)

@@ -345,7 +345,7 @@ def _drop_incomplete(project: Project) -> None:
         project.plugins.remove(item)
         if item.type not in gone:
             with project.faults.part():
-                raise GeError("E10612", f"a plugin maps to {item.type}, which is no operator")
+                raise GeError("E10612", f"a plugin maps to {item.type}, which is not an operator")
 
 
 def _lack(spec: OperatorSpec) -> tuple[str, str]:

@@ -42,7 +42,7 @@ class Views:
 
     def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
         """Input `index` as an expression of the output: the counterpart of `backward`."""
-        raise NotImplementedError(f"the inputs of {op.type} are no parts of its output")
+        raise NotImplementedError(f"the inputs of {op.type} are not parts of its output")
 
 
 class Same(Views):

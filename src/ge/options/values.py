@@ -280,7 +280,7 @@ def _dimension(text: str) -> int:
     if not tilde:
         return int(text)
     if not 0 < int(low) <= int(high):
-        raise ValueError(f"'{text}' is no range of sizes")
+        raise ValueError(f"'{text}' is not a range of sizes")
     return SizeRange(int(low), int(high))
 
 

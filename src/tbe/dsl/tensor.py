@@ -100,7 +100,7 @@ def const(value: Any, dtype: str | None = None) -> IntImm | FloatImm:
 
 
 def number(value: Any, dtype: str, what: str = "the scalar") -> int | float | bool:
-    """A plain number for a tensor of `dtype`; whatever is no number raises."""
+    """A plain number for a tensor of `dtype`; whatever is not a number raises."""
     if isinstance(value, SymbolicVar):
         raise TypeError(f"{what} is the variable {value.name!r}; this build needs its value")
     if isinstance(value, (Tensor, Expr, e.Tensor)) or not isinstance(

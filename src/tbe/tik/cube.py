@@ -165,7 +165,7 @@ def conv2d(m: Machine, dst: Any, feature_map: Any, weight: Any, fm_shape: Any, k
     blocks, height, width, each = (m.whole(v, "fm_shape", 1, 4096) for v in fm_shape)
     channels, high, wide, count, own = (m.whole(v, "kernel_shape", 1, 4096) for v in kernel_shape)
     if (channels, own) != (blocks, each) or count % TILE:
-        raise TikError(f"a kernel {list(kernel_shape)} does not go with a feature map {list(fm_shape)}")
+        raise TikError(f"a kernel {list(kernel_shape)} does not match a feature map {list(fm_shape)}")
     left, right, top, bottom = (m.whole(v, "pad", 0, 255) for v in pad)
     down, across = (m.whole(v, "stride", 1, 63) for v in stride)
     far, apart = (m.whole(v, "dilation", 1, 255) for v in dilation)

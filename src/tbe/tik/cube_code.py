@@ -26,7 +26,7 @@ def _numbers(*values: Any) -> None:
 
 def _tensors(*values: Any) -> None:
     if not all(isinstance(v, Tensor) for v in values):
-        raise NotNative("an operand that is no tensor")
+        raise NotNative("an operand that is not a tensor")
 
 
 def _region(w: Writer, tensor: Tensor, count: int, *scopes: str) -> Value:
@@ -339,7 +339,7 @@ def _fixpipe(w: Writer, dst: Any, src: Any, cburst_num: Any, burst_len: Any, dst
     if not fits or params.keys() - {"bias", "quantize_params", "relu"}:
         raise NotNative("pieces that are no whole tiles, or these parameters")
     if mode == "int322fp16" and not isinstance(factor, int | float):
-        raise NotNative("a factor that is no number")
+        raise NotNative("a factor that is not a number")
     pieces, gap = int(cburst_num), int(dst_stride) * BLOCK // DTYPES[dst.dtype].size
     step = (-(-length // TILE**2) + int(src_stride)) * TILE**2
     source = _region(w, src, step * (pieces - 1) + length, "local.L1_out_buffer")

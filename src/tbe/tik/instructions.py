@@ -60,7 +60,9 @@ def _places(m: Machine, operand: Operand, lanes: np.ndarray, repeats: int, what:
     size = DTYPES[tensor.dtype].size
     start, each = m.offset(tensor), BLOCK // size
     if start * size % BLOCK:
-        raise TikError(f"{what} {tensor.name} begins at byte {start * size}, which is no multiple of {BLOCK}")
+        raise TikError(
+            f"{what} {tensor.name} begins at byte {start * size}, which is not a multiple of {BLOCK}"
+        )
     blocks = m.whole(block_stride, f"the block stride of {what}", 0, MOST_STRIDE)
     rows = m.whole(repeat_stride, f"the repeat stride of {what}", 0, MOST_STRIDE)
     row = lanes // each * blocks * each + lanes % each
@@ -623,7 +625,7 @@ def data_move(m: Machine, dst: Any, src: Any, sid: Any, nburst: Any, burst: Any,
         start = m.offset(tensor)
         if tensor.scope != "global" and start * size % BLOCK:
             raise TikError(
-                f"{what} {tensor.name} begins at byte {start * size}, which is no multiple of {BLOCK}"
+                f"{what} {tensor.name} begins at byte {start * size}, which is not a multiple of {BLOCK}"
             )
         rows = np.arange(count)[:, None] * (length + gap) * each
         places.append((start + rows + np.arange(length * each)).reshape(-1))

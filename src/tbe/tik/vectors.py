@@ -94,7 +94,7 @@ class Operand:
 
     def __init__(self, w: Writer, tensor: Any, blocks: Any, rows: Any, lanes: Lanes, repeats: Value) -> None:
         if not isinstance(tensor, Tensor) or tensor.scope not in LOCAL:
-            raise NotNative("an operand that is no tensor of the Unified Buffer")
+            raise NotNative("an operand that is not a tensor of the Unified Buffer")
         self.w, self.tensor, self.dtype = w, tensor, tensor.dtype
         self.each = BLOCK // DTYPES[tensor.dtype].size
         self.first = w.start(tensor)

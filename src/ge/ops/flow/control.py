@@ -46,15 +46,15 @@ class If(Operator):
         found, other = ([str(desc_of(v)) for v in g.outputs] for g in (op.then_branch, op.else_branch))
         if found != other:
             raise fail(
-                op, f"the branches give {found} and {other}", "give both branches the same shapes and types"
+                op,
+                f"the branches return {found} and {other}",
+                "return the same shapes and types from both branches",
             )
 
         for graph in (op.then_branch, op.else_branch):
             dynamic = [v for v in graph.outputs if has_dynamic_size(v)]
             if len(set(dynamic)) != len(dynamic):
-                raise fail(
-                    op, f"branch {graph.name} gives one value of a size known only after the run twice"
-                )
+                raise fail(op, f"branch {graph.name} returns the same value of data-dependent size twice")
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
@@ -105,7 +105,7 @@ class Loop(Operator):
                     "keep the shapes of loop states constant",
                 )
         if len(given) < 1 + op.num_states:
-            raise fail(op, f"the body gives {len(given) - 1} states where {op.num_states} are expected")
+            raise fail(op, f"the body returns {len(given) - 1} states, expected {op.num_states}")
         if len(given) > 1 + op.num_states and op.max_trip is None:
             raise fail(
                 op,
@@ -113,7 +113,7 @@ class Loop(Operator):
                 "give the loop a constant trip count",
             )
         if any(has_dynamic_size(v) for v in op.body.outputs):
-            raise fail(op, "the size of a value that a step gives is known only after the run")
+            raise fail(op, "the size of a value that an iteration returns depends on data")
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
@@ -252,7 +252,7 @@ def _if(n: Node) -> Results:
         raise Unsupported(error.cause, error.remedy, condition) from error
     if forms[0] != forms[1]:
         raise Unsupported(
-            "its branches give sequences or optionals of different forms", "use tensors", condition
+            "its branches return sequences or optionals of different structure", "use tensors", condition
         )
     values = iter(flat)
     return [_rebuilt(form, values) for form in forms[0]]
@@ -270,7 +270,7 @@ def _form(value: Any) -> Any:
     if isinstance(value, Sequence_):
         return (value.optional, tuple(_form(item) for item in value.items))
     if not isinstance(value, ir.Value | None):
-        raise Unsupported("a branch or loop gives dictionaries", "use tensors")
+        raise Unsupported("a branch or loop returns dictionaries", "use tensors")
     return None if value is None else facts.narrow(value)
 
 
@@ -288,7 +288,7 @@ def _rebuilt(form: Any, values: Iterator[ir.Value]) -> Any:
 def _tensors(values: Sequence[Any]) -> Sequence[Any]:
     if not all(isinstance(v, ir.Value) and not facts.narrow(v) for v in values):
         raise Unsupported(
-            "a loop gives strings, a sequence, an optional or a narrow type", "use tensors of numbers"
+            "a loop returns strings, a sequence, an optional or a narrow type", "use tensors of numbers"
         )
     return values
 

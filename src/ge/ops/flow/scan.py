@@ -54,7 +54,7 @@ class Scan(Operator):
                 op, f"the states are {list(map(str, states))} before and {list(map(str, given))} after a step"
             )
         if any(has_dynamic_size(v) for v in op.body.outputs):
-            raise fail(op, "the size of a value that a step gives is known only after the run")
+            raise fail(op, "the size of a value that an iteration returns depends on data")
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:

@@ -107,7 +107,7 @@ class Resize(Operator):
         desc = op.inputs[0]
         assert desc is not None
         if len(op.axes) != len(op.sizes) or any(not -desc.rank <= a < desc.rank for a in op.axes):
-            raise fail(op, f"axes {list(op.axes)} and sizes {list(op.sizes)} do not go with {desc}")
+            raise fail(op, f"axes {list(op.axes)} and sizes {list(op.sizes)} do not match {desc}")
         if any(s < 1 for s in op.sizes):
             raise fail(op, f"sizes {list(op.sizes)} must be positive")
         if any(s > MAX_POSITIONS for s in op.sizes):

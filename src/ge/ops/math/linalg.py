@@ -101,7 +101,7 @@ class Einsum(Operator):
             raise fail(op, f"the result {''.join(result)!r} names an index twice")
         for term, desc in zip(terms, op.inputs, strict=True):
             if desc is None or len(term) != desc.rank:
-                raise fail(op, f"term {''.join(term)!r} does not go with {desc}")
+                raise fail(op, f"term {''.join(term)!r} does not match {desc}")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -244,7 +244,7 @@ class LinearSystem(Operator):
         a, b = op.inputs[:2]
         assert a is not None and b is not None
         if a.rank < 2 or a.shape[-1] != a.shape[-2] or b.shape[:-1] != a.shape[:-1]:
-            raise fail(op, f"{a} and {b} are no linear systems")
+            raise fail(op, f"{a} and {b} do not form linear systems")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

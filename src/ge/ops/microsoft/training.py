@@ -169,7 +169,7 @@ def _max_pool_grad(n: Node) -> Results:
         node = next((v.producer() for v in node.inputs if v is not None and v.producer() is not None), None)
     if node is None:
         raise Unsupported(
-            "MaxPoolGrad does not tell the shape of its result", "keep the MaxPool in the same graph"
+            "MaxPoolGrad does not define the shape of its result", "keep the MaxPool in the same graph"
         )
     shape = desc_of(node.inputs[0]).shape
     zeros, count = _zeros(n, [math.prod(shape)], dy), desc_of(dy).size
@@ -308,7 +308,7 @@ def _columns(n: Node, first: int, count: int) -> list[tuple[Any, ...]]:
 
 def _updated(n: Node, results: list[tuple[Any, ...]], signal: int) -> Results:
     if n.input(signal) is not None and n.maybe_const(signal) is None:
-        raise Unsupported("a step that is taken only where a signal says so", "leave the signal out")
+        raise Unsupported("an update that depends on a signal", "leave the signal out")
     columns: list[Any] = [Sequence_(tuple(column)) for column in zip(*results, strict=True)]
     return [n.builder.constant(np.ones((), np.bool_)), *columns][: max(n.outputs, 1)]
 

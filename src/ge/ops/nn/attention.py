@@ -242,7 +242,7 @@ class AttentionGrad(Operator):
         assert v is not None and y is not None and sums is not None
         _check(op, q, k, v)
         if dy.shape != y.shape or y.shape != (*q.shape[:-1], v.shape[-1]) or sums.shape != q.shape[:-1]:
-            raise fail(op, f"the result {y}, its gradient {dy} and sums {sums} do not go with queries {q}")
+            raise fail(op, f"the result {y}, its gradient {dy} and sums {sums} do not match queries {q}")
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:
@@ -380,7 +380,7 @@ def _mask_of_groups(n: AtenNode, mask: Any, repeats: int) -> Any:
       "_scaled_dot_product_cudnn_attention")  # fmt: skip
 def _attention_on_cuda(n: AtenNode) -> Any:
     if n.arg("return_debug_mask", False):
-        raise Unsupported("attention that gives its weights")
+        raise Unsupported("attention that returns its weights")
     y, sums = n.op("Attention", *_attended(n), _mask(n), **_score_attrs(n))
     wanted = n.out(1)
     count = math.prod(desc_of(sums).shape)

@@ -158,7 +158,7 @@ class Conv(Convolving):
         if op.groups < 1 or data[1] != weight[1] * op.groups or weight[0] % op.groups:
             raise fail(
                 op,
-                f"{data[1]} channels in {op.groups} group(s) do not go with a weight of "
+                f"{data[1]} channels in {op.groups} group(s) do not match a weight of "
                 f"{weight[0]}x{weight[1]} channels",
             )
         bias = op.input(2)
@@ -279,7 +279,7 @@ class ConvTranspose(Convolving):
     def verify(op: NodeView) -> None:
         data, weight = _layout(op)
         if op.groups < 1 or data[1] != weight[0] or data[1] % op.groups:
-            raise fail(op, f"{data[1]} channels do not go with a weight of {weight[0]}x{weight[1]} channels")
+            raise fail(op, f"{data[1]} channels do not match a weight of {weight[0]}x{weight[1]} channels")
         bias = op.input(2)
         if bias is not None and bias.shape != (weight[1] * op.groups,):
             raise fail(

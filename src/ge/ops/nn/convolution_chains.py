@@ -121,7 +121,7 @@ class Bottleneck(Operator):
             and [b for (b,) in shapes[1::2]] == [w[0] for w in shapes[::2]]
         )
         if not fits:
-            raise fail(op, f"images {t} and {residual} do not go with weights {shapes}")
+            raise fail(op, f"images {t} and {residual} do not match weights {shapes}")
 
     @staticmethod
     def infer(op: NodeView) -> Sequence[TensorDesc]:

@@ -80,11 +80,11 @@ class LayerNormGrad(Operator):
         assert dy is not None and x is not None and mean is not None and inverse is not None
         scale = op.input(_SCALE)
         if dy.shape != x.shape:
-            raise fail(op, f"the gradient {dy} does not go with {x}")
+            raise fail(op, f"the gradient {dy} does not match {x}")
         if mean.size != math.prod(_kept(op)) or inverse.shape != mean.shape:
-            raise fail(op, f"the means {mean} and inverse deviations {inverse} do not go with {x}")
+            raise fail(op, f"the means {mean} and inverse deviations {inverse} do not match {x}")
         if scale is not None and scale.shape != _columns(op):
-            raise fail(op, f"the scale {scale} does not go with {x} over axes {list(_axes(op))}")
+            raise fail(op, f"the scale {scale} does not match {x} over axes {list(_axes(op))}")
         if len(op.wanted) != 3 or not any(op.wanted):
             raise fail(op, f"wanted {op.wanted} does not say which of three results are")
 

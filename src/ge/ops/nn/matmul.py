@@ -326,7 +326,7 @@ def _product(n: AtenNode, a: Any, b: Any, bias: Any = None) -> Any:
     if desc_of(a).dtype == "bool":
         raise Unsupported("a product of bools")
     if not desc_of(a).shape[-1]:
-        raise Unsupported("a product over nothing")
+        raise Unsupported("a product over an axis of size 0")
     return n.op("MatMul", a, b, bias)
 
 

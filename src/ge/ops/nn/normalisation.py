@@ -550,7 +550,7 @@ def _layer_norm_aten(n: AtenNode) -> Any:
     epsilon = float(n.arg("eps"))
     scale, bias = n.arg("weight"), n.arg("bias")
     if not desc_of(x).size:
-        raise Unsupported("a normalisation of nothing")
+        raise Unsupported("a normalisation of an empty tensor")
     if scale is not None and bias is not None:
         y = n.op("LayerNorm", x, scale, bias, axes=over, epsilon=epsilon)
     else:
@@ -566,7 +566,7 @@ def _layer_norm_backward(n: AtenNode) -> Any:
     rank, scale = desc_of(x).rank, n.arg("weight")
     wanted = [bool(kept) and n.results[i] is not None for i, kept in enumerate(n.arg("output_mask"))]
     if not desc_of(x).size:
-        raise Unsupported("a normalisation of nothing")
+        raise Unsupported("a normalisation of an empty tensor")
     if wanted[1] and scale is None:
         raise Unsupported("the gradient of a scale that is not given")
     if not any(wanted):
@@ -582,7 +582,7 @@ def _group_norm_aten(n: AtenNode) -> Any:
     x, groups, epsilon = n.arg("input"), int(n.arg("group")), float(n.arg("eps"))
     shape, channels = desc_of(x).shape, desc_of(x).shape[1]
     if not desc_of(x).size:
-        raise Unsupported("a normalisation of nothing")
+        raise Unsupported("a normalisation of an empty tensor")
     grouped = n.shaped(n.wide(x), [shape[0], groups, math.prod(shape[1:]) // groups])
     flat, mean, inverse = _statistics(n, grouped, [2], epsilon)
     factor_shape = [channels] + [1] * (len(shape) - 2)
@@ -649,7 +649,7 @@ def _batch_norm_training_aten(n: AtenNode) -> Any:
     axes = [0, *range(2, desc.rank)]
     count = math.prod(desc.shape[a] for a in axes)
     if not desc.size:
-        raise Unsupported("a normalisation of nothing")
+        raise Unsupported("a normalisation of an empty tensor")
     epsilon, momentum = float(n.arg("eps")), float(n.arg("momentum"))
     wide = n.wide(x)
     _, mean, inverse = _statistics(n, wide, axes, epsilon)
@@ -692,7 +692,7 @@ def _batch_norm_backward(n: AtenNode) -> Any:
     shape = [1, channels] + [1] * (desc.rank - 2)
     count = math.prod(desc.shape[a] for a in axes)
     if not desc.size:
-        raise Unsupported("a normalisation of nothing")
+        raise Unsupported("a normalisation of an empty tensor")
     training = bool(n.arg("train"))
     mean = n.shaped(n.cast(n.arg("save_mean" if training else "running_mean"), dtype), shape)
     if training:

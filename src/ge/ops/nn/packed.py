@@ -100,9 +100,9 @@ class PackedMatMul(Operator):
             raise fail(op, f"cannot multiply {x} by the rows of {w} with scales {scales}")
         zeros, bias = op.input(_ZEROS), op.input(_BIAS)
         if zeros is not None and zeros.shape != scales.shape:
-            raise fail(op, f"the zero points {zeros} do not go with the scales {scales}")
+            raise fail(op, f"the zero points {zeros} do not match the scales {scales}")
         if bias is not None and bias.shape != (w.shape[0],):
-            raise fail(op, f"the bias {bias} does not go with {w.shape[0]} columns")
+            raise fail(op, f"the bias {bias} does not match {w.shape[0]} columns")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -221,7 +221,7 @@ def _rows_of_4_bits(weight: Any, depth: int) -> np.ndarray:
     """Weights packed along the depth, two in a byte, a row for each column."""
     packed = constant_of(weight)
     if packed is None:
-        raise Unsupported("weights of 4 bits that are no parameters", "compile the model for inference")
+        raise Unsupported("4-bit weights that are not parameters", "compile the model for inference")
     if packed.shape[0] * 8 == depth:
         return np.ascontiguousarray(packed.T).view(np.uint8)
     levels = unpack_levels(np.ascontiguousarray(packed).view(np.uint8), 4)

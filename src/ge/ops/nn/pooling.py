@@ -51,7 +51,7 @@ class Pooling(Operator):
         desc = op.inputs[0]
         assert desc is not None
         if desc.rank != len(op.kernel) + 2:
-            raise fail(op, f"a window of {len(op.kernel)} axes does not go with {desc}")
+            raise fail(op, f"a window of {len(op.kernel)} axes does not match {desc}")
         problem = Window.of(op.kernel, op).problem(_data_shape(op)[2:])
         if problem:
             raise fail(op, problem)
@@ -402,7 +402,7 @@ def _max_unpool(n: Node) -> Results:
     ]
     target = n.ints(2, "output_shape") if n.input(2) is not None else [*shape[:2], *inner]
     if len(target) != len(shape):
-        raise Unsupported(f"output_shape {target} of MaxUnpool does not go with {n.desc()}")
+        raise Unsupported(f"output_shape {target} of MaxUnpool does not match {n.desc()}")
     # Indices refer to the pooled tensor, of the inner sizes.
     size = math.prod([*shape[:2], *inner])
     zeros = n.op("BroadcastTo", n.builder.constant(np.zeros((), numpy_dtype(n.desc().dtype))), shape=[size])
@@ -598,7 +598,7 @@ def _adaptive_avg_pool(n: AtenNode) -> Any:
         axes = list(range(len(shape) - space, len(shape)))
         return n.op("ReduceMean", x, axes=axes, keepdims=True)
     if 0 in target or 0 in shape:
-        raise Unsupported("windows of nothing")
+        raise Unsupported("windows of an empty tensor")
     if any(s % t for s, t in zip(sizes, target, strict=True)):
         return n.back(_averaged(n, n.wide(x), sizes, target, False))
     kernel = [s // t for s, t in zip(sizes, target, strict=True)]
@@ -628,7 +628,7 @@ def _adaptive_backward(n: AtenNode) -> Any:
     space = 3 if "3d" in n.type else 2
     target, sizes = desc_of(g).shape[-space:], x.shape[-space:]
     if not desc_of(g).size or not x.size:
-        raise Unsupported("windows of nothing")
+        raise Unsupported("windows of an empty tensor")
     if any(s % t for s, t in zip(sizes, target, strict=True)):
         return n.back(_averaged(n, g, sizes, target, True))
     kernel = [s // t for s, t in zip(sizes, target, strict=True)]

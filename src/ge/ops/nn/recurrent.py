@@ -411,7 +411,7 @@ def _read_layer(n: Node) -> _Layer:
     direction = n.attr("direction", "forward")
     if direction not in DIRECTIONS or (directions == 2) != (direction == "bidirectional"):
         raise Unsupported(
-            f"direction {direction!r} of {n.type} does not go with {directions} direction(s) of weights"
+            f"direction {direction!r} of {n.type} does not match {directions} direction(s) of weights"
         )
 
     def weight(value: Any) -> Any:

@@ -21,11 +21,14 @@ def _gradient(n: Node) -> Results:
     given = [*n.inputs[: len(n.attr("xs"))]]
     wrong = [name for name, value in zip(names, values, strict=True) if not isinstance(value, ir.Value)]
     if wrong:
-        raise Unsupported(f"the gradient by {wrong[0]}, which is no tensor", "differentiate by tensors")
+        raise Unsupported(
+            f"the gradient with respect to {wrong[0]}, which is not a tensor",
+            "differentiate with respect to tensors",
+        )
     *variables, y = values
     if any(a is not b for a, b in zip(given, variables, strict=False)):
         raise Unsupported(
-            "a gradient at other values than those of the graph", "give the tensors that xs names"
+            "a gradient at other values than those of the graph", "pass the tensors listed in xs"
         )
     return differentiate(n.builder, y, variables)
 

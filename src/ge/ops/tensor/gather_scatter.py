@@ -253,7 +253,7 @@ class ScatterElements(Scattering):
         x, indices, updates = op.inputs[:3]
         assert x is not None and indices is not None and updates is not None
         if indices.shape != updates.shape or indices.rank != x.rank:
-            raise fail(op, f"indices {indices} and updates {updates} do not go with {x}")
+            raise fail(op, f"indices {indices} and updates {updates} do not match {x}")
 
     @staticmethod
     def rules(op: NodeView) -> dict[int, dict[str, Any]]:
@@ -313,7 +313,7 @@ class ScatterSum(Operator):
         indices, updates = op.inputs[:2]
         assert indices is not None and updates is not None
         if indices.rank != 1 or not updates.rank or updates.shape[0] != indices.shape[0]:
-            raise fail(op, f"indices {indices} do not go with updates {updates}")
+            raise fail(op, f"indices {indices} do not match updates {updates}")
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:

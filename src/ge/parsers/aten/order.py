@@ -140,7 +140,7 @@ def _dist(n: AtenNode) -> Any:
     dtype = n.out().dtype
     gap = n.wide(n.op("Sub", n.cast(n.arg("self"), dtype), n.cast(n.arg("other"), dtype)))
     if not desc_of(gap).size:
-        raise Unsupported("the distance of nothing")
+        raise Unsupported("the distance of empty tensors")
     return n.back(_norm(n, gap, float(n.arg("p", 2)), list(range(desc_of(gap).rank))))
 
 
@@ -176,7 +176,7 @@ def _addbmm(n: AtenNode) -> Any:
     a, b = n.arg("batch1"), n.arg("batch2")
     count, rows, inner = desc_of(a).shape
     if not count * rows * inner * desc_of(b).shape[2]:
-        raise Unsupported("a product over nothing")
+        raise Unsupported("a product over an axis of size 0")
     wide = n.shaped(n.turned(a, [1, 0, 2]), [rows, count * inner])
     y = n.op("MatMul", wide, n.shaped(b, [count * inner, desc_of(b).shape[2]]))
     alpha, beta = float(n.arg("alpha", 1)), float(n.arg("beta", 1))
@@ -237,7 +237,7 @@ def _masked_scatter(n: AtenNode) -> Any:
     """True elements take the source's elements one after another."""
     shape, source = n.out().shape, n.arg("source")
     if not n.out().size or not desc_of(source).size:
-        raise Unsupported("a mask over nothing")
+        raise Unsupported("a mask over an empty tensor")
     mask = _flat(n, n.spread(n.arg("mask"), shape))
     place = n.op("Select", mask, n.op("Sub", _ranks(n, mask), 1), n.cast(0, "int64"))
     place = places_of(n, place, desc_of(source).size, text="the mask has more than {size} true elements")
@@ -251,7 +251,7 @@ def _masked_scatter_backward(n: AtenNode) -> Any:
     grad, count = n.arg("grad_output"), n.out().size
     desc = desc_of(grad)
     if not desc.size or not count:
-        raise Unsupported("a mask over nothing")
+        raise Unsupported("a mask over an empty tensor")
     mask = _flat(n, n.spread(n.arg("mask"), desc.shape))
     place = n.op("Select", mask, n.op("Sub", _ranks(n, mask), 1), count)
     blank = n.builder.constant(np.zeros(count + 1, np.float32))

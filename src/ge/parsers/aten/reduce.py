@@ -123,7 +123,7 @@ def _vector_norm(n: AtenNode) -> Any:
     x = n.op("Abs", n.wide(n.cast(n.arg("self"), n.out().dtype)))
     axes = axes_of(n)
     if not desc_of(x).size:
-        raise Unsupported("a norm of nothing")
+        raise Unsupported("a norm of an empty tensor")
     forms: dict[float, tuple[str, str, str]] = {
         1: ("", "ReduceSum", ""),
         2: ("Square", "ReduceSum", "Sqrt"),
@@ -193,7 +193,7 @@ def _logsumexp(n: AtenNode) -> Any:
     x = n.wide(n.cast(n.arg("self"), n.out().dtype))
     axes = axes_of(n)
     if not axes or not desc_of(x).size:
-        raise Unsupported("the sum of nothing")
+        raise Unsupported("the sum of an empty tensor")
     top = n.op("ReduceMax", x, axes=axes, keepdims=True)
     top = n.op("Select", n.op("IsFinite", top), top, 0)
     total = n.op("ReduceSum", n.op("Exp", n.op("Sub", x, top)), axes=axes, keepdims=True)

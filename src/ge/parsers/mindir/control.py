@@ -21,7 +21,7 @@ def _make_tuple(n: MsNode) -> Any:
 def _get_item(n: MsNode) -> Any:
     items, index = n.arguments[:2]
     if not isinstance(items, tuple):
-        raise Unsupported("an element of something that is no tuple")
+        raise Unsupported("an element of a value that is not a tuple")
     return items[int(n.number(index))]
 
 
@@ -51,7 +51,7 @@ def _partial(n: MsNode) -> Any:
     if isinstance(function, Switched):
         sides = [Closure(s.graph, (*s.bound, *bound)) for s in (function.then, function.otherwise)]
         return Switched(function.condition, *sides)
-    raise Unsupported("a partial application of something that is no function")
+    raise Unsupported("a partial application of a value that is not a function")
 
 
 @primitive("Switch switch")

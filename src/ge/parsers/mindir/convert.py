@@ -131,14 +131,14 @@ class Converter:
         if isinstance(function, Switched):
             return self._branches(function, arguments)
         if not isinstance(function, Closure):
-            raise Unsupported("a call of something that is no function")
+            raise Unsupported("a call of a value that is not a function")
         given = (*function.bound, *arguments)
         if function.graph in self.loops:
             return Again(given)
         body = self.library.body(function.graph)
         if self.depth > MAX_DEPTH:
             raise Unsupported(
-                "a recursion that is no loop, or a loop of more steps than can be unrolled",
+                "a recursion that is not a loop, or a loop of more steps than can be unrolled",
                 "use a while loop whose gradient is not taken, or a fixed number of steps",
             )
         if function.graph in self.stack[: self.barrier]:
@@ -198,7 +198,7 @@ class Converter:
         except GeError as error:
             self.refusals.add(node.operator or "call", node.label, error.cause, error.remedy)
         except RecursionError:
-            self.refusals.add(node.operator or "call", node.label, "a recursion that is no loop")
+            self.refusals.add(node.operator or "call", node.label, "a recursion that is not a loop")
         except Exception as error:
             reason = str(absorb(f"{node.operator} '{node.label}'", error))
             self.refusals.add(node.operator or "call", node.label, reason)
@@ -345,7 +345,7 @@ class Converter:
                 raise Unsupported(f"state {i} of a loop changes its shape or type")
         rest = [i for i in range(len(states)) if i not in carried and not isinstance(states[i], Monad)]
         if any(after[i] != states[i] for i in rest):
-            raise Unsupported("a loop changes a value that is no tensor", "make it a tensor")
+            raise Unsupported("a loop changes a value that is not a tensor", "make it a tensor")
         written = [self.read(Parameter(n)) for n in names]
         return list(_with_monads(tuple(after), Monad(len(self.writes)))), written
 

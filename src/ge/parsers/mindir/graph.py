@@ -81,7 +81,7 @@ class Library:
             if name not in self._constants:
                 if not name:
                     return Monad(0)
-                raise malformed(self.source, f"nothing is called '{name}'")
+                raise malformed(self.source, f"there is no value '{name}'")
             self._values[name] = attribute_value(self._constants[name], self.source)
         return self._values[name]
 
@@ -131,11 +131,11 @@ class Library:
         body = self.body(name)
         last = next((n for n in body.nodes if n.output == body.result), None)
         if last is None or not last.function:
-            raise Unsupported(f"{name} is no loop")
+            raise Unsupported(f"{name} is not a loop")
         makers = {n.output: n for n in body.nodes}
         switch = makers.get(last.function)
         if switch is None or switch.operator != "Switch" or len(switch.inputs) != 3:
-            raise Unsupported(f"{name} is no loop")
+            raise Unsupported(f"{name} is not a loop")
         then = makers.get(switch.inputs[1])
         step = then.inputs[0] if then is not None and then.operator == "Partial" else switch.inputs[1]
         return tuple(n for n in body.nodes if n is not last), last, step

@@ -74,7 +74,7 @@ class MsNode(AtenNode):
         value = self.arg(name)
         items = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(v, ir.Value) for v in items):
-            raise Unsupported(f"argument '{name}' of {self.type} is no list of tensors")
+            raise Unsupported(f"argument '{name}' of {self.type} is not a list of tensors")
         return list(items)
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:

@@ -134,7 +134,7 @@ class _Request:
         name = plain_name(port.name, self.graph.name)
         try:
             if not len(port.tensor):
-                raise Unsupported("it is no tensor", "pass tensors")
+                raise Unsupported("it is not a tensor", "pass tensors")
             message = port.tensor[0]
             if name in self.shapes:
                 dtype = DTYPE_NAMES.get(message.data_type, "")

@@ -77,7 +77,7 @@ class Array:
 # A tensor, a Python number, text, None, a tuple of these, or one of the classes above.
 Binding = Any
 
-# The form of a value: a description for a tensor, None for what is no tensor, a tuple of forms.
+# The form of a value: a description for a tensor, None for what is not a tensor, a tuple of forms.
 Form = Any
 
 

@@ -82,7 +82,7 @@ class Scope:
                 scope.values[name] = value
                 return value
             scope = scope.parent
-        raise GeError("E10016", f"nothing is named {name}")
+        raise GeError("E10016", f"there is no value {name}")
 
     def names(self) -> set[str]:
         """All visible names."""
@@ -264,7 +264,7 @@ class Converter:
             if isinstance(value, ir.Value) and has_dynamic_size(value):
                 maker = value.producer()
                 raise Unsupported(
-                    f"it reads the result of {maker.op_type if maker else '?'}, whose size only a run tells",
+                    f"it reads the result of {maker.op_type if maker else '?'}, whose size depends on data",
                     "run the model with ge.compile, which takes it in stages, or end it with that result",
                     later=True,
                 )

@@ -78,7 +78,7 @@ class Shapes:
         if given is not None and all(d >= 0 for d in given):
             return given
         if not declared.HasField("shape"):
-            raise self._open(name, "no shape at all")
+            raise self._open(name, "no shape")
         sizes = [self._size(dim) for dim in declared.shape.dim]
         if given is not None:
             sizes = [g if g >= 0 else s for g, s in zip(given, sizes, strict=True)]

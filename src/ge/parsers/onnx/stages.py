@@ -172,7 +172,7 @@ def _tensor(scope: Scope, name: str, file: ModelFile) -> ir.Value:
     if not _is_tensor(value):
         raise GeError(
             "E10005",
-            f"the output {name} of {file.name} is no tensor of numbers, and the model runs in stages",
+            f"the output {name} of {file.name} is not a tensor of numbers, and the model runs in stages",
             remedy="make its outputs tensors of numbers",
         )
     assert isinstance(value, ir.Value), "it is a tensor"

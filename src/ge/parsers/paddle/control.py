@@ -46,7 +46,9 @@ def _run(converter: Converter, builder: GraphBuilder, block: Block) -> list[Any]
         yielded = block.operations[-1].operands if block.operations else ()
         if any(i in converter.failed for i in yielded):
             news = [key for key, found in converter.refused.items() if len(found) > refused.get(key, 0)]
-            raise Unsupported(f"its block has {news[0][0]}: {news[0][1]}" if news else "its block is refused")
+            raise Unsupported(
+                f"its block has {news[0][0]}: {news[0][1]}" if news else "its block is not supported"
+            )
         return [converter.values[i] for i in yielded]
     finally:
         converter.builder, converter.values = outside, before

@@ -97,4 +97,4 @@ def _operation(fetch: Any) -> Any:
 
 def _check(iterations: int) -> None:
     if not isinstance(iterations, int) or iterations < 1:
-        raise ValueError(f"iterations_per_loop must be a whole number, 1 or more, not {iterations!r}")
+        raise ValueError(f"iterations_per_loop must be a positive integer, not {iterations!r}")

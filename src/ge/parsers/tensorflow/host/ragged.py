@@ -17,7 +17,7 @@ def _splits_of(kind: str, partition: np.ndarray, parent: int) -> np.ndarray:
         return partition
     if kind == "VALUE_ROWIDS":
         return np.concatenate([[0], np.cumsum(np.bincount(partition, minlength=parent)[:parent])])
-    raise GeError("E10005", f"ragged tensors given by {kind} are not known", remedy="use row splits")
+    raise GeError("E10005", f"unsupported encoding of ragged tensors: {kind}", remedy="use row splits")
 
 
 @host("RaggedTensorToTensor")

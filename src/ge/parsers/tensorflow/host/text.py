@@ -91,7 +91,9 @@ def _to_number(n: HostNode, x: np.ndarray) -> np.ndarray:
     try:
         return each(lambda s: (int if kind.kind in "iu" else float)(s), x, kind)
     except ValueError as error:
-        raise GeError("E10024", f"a string is no number: {error}", node=n.name, operator=n.op) from error
+        raise GeError(
+            "E10024", f"a string is not a valid number: {error}", node=n.name, operator=n.op
+        ) from error
 
 
 @host("RegexReplace", "StaticRegexReplace")
