@@ -130,6 +130,15 @@ def test_packages_of_ge_are_drawn_as_they_are() -> None:
         assert all(order.index(other) < order.index(name) for other in needed), f"{name} stands too early"
 
 
+def test_the_number_of_patches_is_the_documented_one() -> None:
+    counts = [
+        (ROOT / "src" / package / "compatibility.py").read_text().count(" Patch(")
+        for package in ("tf_adapter", "npu_bridge", "torch_npu")
+    ]
+    words = "The tables declare {} patches for TensorFlow 2, {} for TensorFlow 1 and {} for PyTorch."
+    assert words.format(*counts) in (ROOT / "docs/architecture.md").read_text()
+
+
 # The modules that may change a framework, besides the tables of patches.
 _CHANGE_FRAMEWORKS = {
     "src/torch_npu/contrib/transfer_to_npu.py": "`cuda` means `npu`: what its import is for",

@@ -217,7 +217,7 @@ class Operator:
     image_format: ClassVar[ImageFormat | None] = None  # of an operator on images
     cost: ClassVar[Cost] = Cost.CHEAP  # per element, for kernel fusion
     moves: ClassVar[bool] = False  # results are elements of the inputs at other positions, of any type
-    selects: ClassVar[bool] = False  # results are elements of the inputs, chosen by their order: maxima, minima
+    selects: ClassVar[bool] = False  # results are elements of the inputs, chosen by order: maxima, minima
     sign: ClassVar[Sign] = Sign.ANY  # of its results
     commutative: ClassVar[bool] = False  # its two inputs may be swapped
     linear: ClassVar[bool] = (
