@@ -1,0 +1,355 @@
+"""Searches for text inside of a model: GreedySearch and BeamSearch over a GPT-2 decoder.
+
+The decoder runs on the prompt, then once per step in a loop of fixed shapes. A window of `max_length - 1` places that
+fills from the end holds its keys and values; the mask hides empty places, as it hides the padding of prompts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ge.ir.values import desc_of
+from ge.ops.builder import GraphBuilder
+from ge.ops.flow.control import repeat
+from ge.ops.microsoft.standard import DOMAIN, results_of
+from ge.ops.plugins import Node, Results, Unsupported, plugin
+
+LOWEST = np.float32(np.finfo(np.float32).min)  # the score of a token that may not be chosen
+GPT2 = 0  # the attribute `model_type`
+NO_BEAM = np.float32(-1e9)  # the score of beams that repeat the first one
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes operators of ONNX into a graph."""
+
+    node: Node
+    builder: GraphBuilder
+
+    def op(self, type_: str, *inputs: Any, **attrs: Any) -> Any:
+        return self.ops(type_, *inputs, outputs=1, **attrs)[0]
+
+    def ops(self, type_: str, *inputs: Any, outputs: int, **attrs: Any) -> list[Any]:
+        node = dataclasses.replace(self.node, builder=self.builder)
+        values = [self.builder.constant(i) if isinstance(i, np.ndarray | np.generic) else i for i in inputs]
+        return results_of(node, type_, values, outputs, **attrs)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return self.builder.op("Cast", x, to=dtype)
+
+    def reshape(self, x: Any, *shape: int) -> Any:
+        return self.builder.op("Reshape", x, shape=list(shape))
+
+    def part(self, x: Any, axis: int, start: int, end: int) -> Any:
+        """The elements from start to end along an axis."""
+        return self.op("Slice", x, *(np.array([v]) for v in (start, end, axis)))
+
+    def body(self, graph: Any, args: Sequence[Any]) -> list[Any]:
+        results: list[Any] = self.node.parser.body(graph, self.builder, args)
+        return results
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the inputs and attributes of a search say."""
+
+    rows: int  # texts, times beams
+    prompt: int
+    length: int  # of results
+    end: int  # tokens
+    padding: int
+    least: int  # `min_length`
+    penalty: Any  # of tokens that occur already; None without
+    ngram: int  # tokens in a row that may not occur again
+    vocabulary_mask: Any
+    first_mask: Any
+
+
+def _search(n: Node, rows: int, penalty: int) -> Search:
+    """The parameters; `penalty` is the index of the input `repetition_penalty`, before the masks of the vocabulary."""
+    if int(n.attr("model_type", GPT2)) != GPT2 or n.attr("encoder") is not None:
+        raise Unsupported(f"{n.type} over an encoder and a decoder", "export the decoder as GPT-2's")
+    shape = n.desc().shape
+    length = n.ints(1, "the greatest length")[0]
+    if not 0 < shape[1] < length:
+        raise Unsupported(f"a prompt of {shape[1]} tokens leaves no room in a text of {length}")
+    factor = n.maybe_const(penalty)
+    one = n.input(penalty) is None or (factor is not None and float(factor.reshape(-1)[0]) == 1)
+    return Search(
+        rows, shape[1], length, int(n.attr("eos_token_id")), int(n.attr("pad_token_id")),
+        n.ints(2, "the least length")[0] if n.input(2) is not None else 0,
+        None if one else n.input(penalty),
+        int(n.attr("no_repeat_ngram_size", 0)), n.input(penalty + 1), n.input(penalty + 2),
+    )  # fmt: skip
+
+
+# -- the decoder -----------------------------------------------------------------------------------------------
+
+
+def _prompt(w: Writer, s: Search, tokens: Any, mask: Any) -> tuple[Any, list[Any]]:
+    """The scores of the first token, and the state (position, mask, keys and values) of the decoder."""
+    shown = w.cast(w.op("Not", w.op("Equal", tokens, np.int32(s.padding))), "int32")
+    mask = shown if mask is None else mask
+    counted = w.op("CumSum", shown, np.int64(1))
+    places = w.op("Mul", w.op("Sub", counted, np.int32(1)), shown)
+    graph = w.node.attr("init_decoder") or w.node.attr("decoder")
+    pasts = [_empty(w, port, s.rows) for port in graph.input[3:]]
+    logits, *keys = w.body(graph, [tokens, places, mask, *pasts])
+    window = s.length - 1
+    kept = [w.op("Pad", k, np.array([0, 0, 0, window - s.prompt, 0] + [0] * 5)) for k in keys]
+    mask = w.op("Pad", mask, np.array([0, window - s.prompt, 0, 0]))
+    position = w.part(counted, 1, s.prompt - 1, s.prompt)
+    return _last(w, s, logits), [position, mask, *kept]
+
+
+def _empty(w: Writer, port: Any, rows: int) -> Any:
+    kind = port.type.tensor_type
+    dims = [d.dim_value for d in kind.shape.dim]
+    if len(dims) != 5 or not (dims[2] and dims[4]):
+        raise Unsupported(
+            f"input {port.name} of the decoder does not tell its heads and their size",
+            "export it with the shape (2, batch, heads, past, size)",
+        )
+    import onnx
+
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+    return w.builder.constant(np.zeros((2, rows, dims[2], 0, dims[4]), dtype))
+
+
+def _step(w: Writer, s: Search, tokens: Any, state: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The scores after one more token, and the new state."""
+    position, mask, *keys = state
+    one = w.builder.constant(np.ones((s.rows, 1), np.int32))
+    mask = w.op("Concat", mask, one, axis=1)
+    logits, *present = w.body(w.node.attr("decoder"), [tokens, position, mask, *keys])
+    kept = [w.part(k, 3, 1, s.length) for k in present]
+    return _last(w, s, logits), [w.op("Add", position, np.int32(1)), w.part(mask, 1, 1, s.length), *kept]
+
+
+def _last(w: Writer, s: Search, logits: Any) -> Any:
+    """The scores of the last place, in float32."""
+    _, places, size = desc_of(logits).shape
+    size = min(size, known) if (known := int(w.node.attr("vocab_size", -1))) > 0 else size
+    return w.cast(
+        w.reshape(w.part(w.part(logits, 1, places - 1, places), 2, 0, size), s.rows, size), "float32"
+    )
+
+
+# -- scores ----------------------------------------------------------------------------------------------------
+
+
+def _allowed(w: Writer, s: Search, scores: Any, text: Any, length: Any, first: bool) -> Any:
+    """The scores under the rules of the search, for texts of `length` tokens."""
+    size = desc_of(scores).shape[1]
+    none = w.builder.constant(np.zeros((s.rows, size), np.int32))
+    places = np.arange(s.length)
+    if s.penalty is not None:
+        there = w.cast(w.op("Less", places[None].repeat(s.rows, 0), length), "int32")
+        seen = w.cast(w.op("ScatterElements", none, text, there, axis=1, reduction="max"), "bool")
+        lowered = w.op("Mul", scores, s.penalty), w.op("Div", scores, s.penalty)
+        lowered = w.op("Where", w.op("Less", scores, np.float32(0)), *lowered)
+        scores = w.op("Where", seen, lowered, scores)
+    if 0 < s.ngram <= s.length:
+        banned = _repeated(w, s, text, length, none)
+        scores = w.op("Where", banned, LOWEST, scores)
+    for mask in (s.vocabulary_mask, s.first_mask if first else None):
+        if mask is not None:
+            texts = desc_of(mask).size // size  # one, or a row for each text
+            mask = w.op("Expand", w.reshape(mask, texts, 1, size), np.array([texts, s.rows // texts, size]))
+            mask = w.reshape(mask, s.rows, size)
+            scores = w.op("Where", w.op("Equal", mask, np.int32(0)), LOWEST, scores)
+    if s.least > 0:
+        ended = w.builder.constant(np.arange(size)[None] == s.end)
+        short = w.op("Less", length, np.int64(s.least))
+        scores = w.op("Where", w.op("And", ended, short), LOWEST, scores)
+    return scores
+
+
+def _repeated(w: Writer, s: Search, text: Any, length: Any, none: Any) -> Any:
+    """The tokens that would complete a row of tokens that occurs already."""
+    count = s.length - s.ngram + 1  # places where a row may start
+    start = w.op("Sub", length, np.int64(s.ngram - 1))
+    fits = w.op("LessOrEqual", np.arange(count)[None], w.op("Sub", length, np.int64(s.ngram)))
+    same = w.op("Expand", fits, np.array([s.rows, count]))
+    for index in range(s.ngram - 1):
+        place = w.op("Max", w.op("Add", start, np.int64(index)), np.int64(0))
+        wanted = w.op("Gather", text, w.reshape(place, 1), axis=1)
+        same = w.op("And", same, w.op("Equal", w.part(text, 1, index, index + count), wanted))
+    final = w.part(text, 1, s.ngram - 1, s.length)
+    found = w.op("ScatterElements", none, final, w.cast(same, "int32"), axis=1, reduction="max")
+    return w.cast(found, "bool")
+
+
+def _written(w: Writer, s: Search, text: Any, place: Any, tokens: Any) -> Any:
+    """The texts with a token (rows, 1) at a place."""
+    return w.op("Where", w.op("Equal", np.arange(s.length)[None], place), tokens, text)
+
+
+def _started(w: Writer, s: Search, tokens: Any) -> Any:
+    return w.op("Pad", tokens, np.array([0, 0, 0, s.length - s.prompt]), np.int32(s.padding))
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------
+
+# (writer, scores, states, length of the texts, whether it is the first step) -> next tokens, their beams, states
+Choose = Callable[[Writer, Any, list[Any], Any, bool], tuple[Any, Any, list[Any]]]
+
+
+def _run(n: Node, s: Search, tokens: Any, mask: Any, states: list[Any], choose: Choose) -> list[Any]:
+    """The states of the search after the last step."""
+    w = Writer(n, n.builder)
+    scores, decoder = _prompt(w, s, tokens, mask)
+    count = len(decoder)
+
+    def chosen(
+        w: Writer, scores: Any, decoder: list[Any], states: list[Any], length: Any, first: bool
+    ) -> list[Any]:
+        tokens, beams, states = choose(w, scores, states, length, first)
+        if beams is not None:
+            decoder = [w.op("Gather", v, beams, axis=1 if i >= 2 else 0) for i, v in enumerate(decoder)]
+        return [tokens, *decoder, *states]
+
+    def step(builder: GraphBuilder, counter: Any, values: list[Any]) -> tuple[list[Any], list[Any]]:
+        inner = Writer(n, builder)
+        scores, decoder = _step(inner, s, values[0], values[1 : 1 + count])
+        length = inner.op("Add", counter, np.int64(s.prompt + 1))
+        return chosen(inner, scores, decoder, values[1 + count :], length, False), []
+
+    begun = chosen(w, scores, decoder, states, n.builder.constant(np.int64(s.prompt)), True)
+    ended, _ = repeat(n.builder, s.length - s.prompt - 1, begun, step)
+    return ended[1 + count :]
+
+
+@plugin(onnx="GreedySearch", domain=DOMAIN)
+def _greedy(n: Node) -> Results:
+    """The best token of every step; a text that has ended goes on with padding."""
+    w = Writer(n, n.builder)
+    s = _search(n, n.desc().shape[0], 3)
+
+    def choose(
+        w: Writer, scores: Any, states: list[Any], length: Any, first: bool
+    ) -> tuple[Any, Any, list[Any]]:
+        text, done = states
+        scores = _allowed(w, s, scores, text, length, first)
+        best = w.cast(w.op("ArgMax", scores, axis=1, keepdims=1), "int32")
+        done = w.op("Or", done, w.op("Equal", best, np.int32(s.end)))
+        tokens = w.op("Where", done, np.int32(s.padding), best)
+        return tokens, None, [_written(w, s, text, length, tokens), done]
+
+    done = n.builder.constant(np.zeros((s.rows, 1), bool))
+    return _run(n, s, n.inputs[0], n.input(6), [_started(w, s, n.inputs[0]), done], choose)[0]
+
+
+# -- beams -----------------------------------------------------------------------------------------------------
+
+
+@plugin(onnx="BeamSearch", domain=DOMAIN)
+def _beams(n: Node) -> Results:
+    """The best texts by the sum of their tokens' logarithms over their length to the power of a penalty."""
+    if n.outputs > 2:
+        raise Unsupported("the scores of every step", "leave out the output `scores`")
+    if n.input(10) is not None or n.input(11) is not None:
+        raise Unsupported("forced tokens and processors of scores are not supported")
+    beams, wanted = n.ints(3, "the number of beams")[0], n.ints(4, "the number of texts")[0]
+    if not 1 <= wanted <= beams:
+        raise Unsupported(f"{wanted} texts of {beams} beams")
+    batch = n.desc().shape[0]
+    s = _search(n, batch * beams, 6)
+    w = Writer(n, n.builder)
+    power = n.input(5) if n.input(5) is not None else n.builder.constant(np.float32(1))
+    rows = np.arange(batch).repeat(beams)
+    tokens = n.op("Gather", n.inputs[0], rows, axis=0)
+    mask = None if n.input(9) is None else n.op("Gather", n.input(9), rows, axis=0)
+    score = _Scorer(s, batch, beams, power, bool(n.attr("early_stopping", 0)))
+    ended = _run(n, s, tokens, mask, score.begin(w, tokens), score.choose)
+    texts, scores = score.finish(w, ended, wanted)
+    return [texts, scores][: n.outputs]
+
+
+@dataclass(frozen=True)
+class _Scorer:
+    """Beams and the best texts that have ended.
+
+    Its states are the beams' texts and scores; texts that have ended, their scores, how many there are, and whether
+    the search is over, for every text of the batch.
+    """
+
+    search: Search
+    batch: int
+    beams: int
+    power: Any
+    early: bool
+
+    def begin(self, w: Writer, tokens: Any) -> list[Any]:
+        shape = (self.batch, self.beams)
+        first = np.full(shape, NO_BEAM, np.float32)
+        first[:, 0] = 0
+        constant = w.builder.constant
+        text = np.full((*shape, self.search.length), self.search.padding, np.int32)
+        return [
+            _started(w, self.search, tokens), constant(first), constant(text), constant(np.full(shape, LOWEST)),
+            constant(np.zeros((self.batch, 1), np.int32)), constant(np.zeros((self.batch, 1), bool)),
+        ]  # fmt: skip
+
+    def _weighed(self, w: Writer, scores: Any, length: Any) -> Any:
+        return w.op("Div", scores, w.op("Pow", w.cast(length, "float32"), self.power))
+
+    def choose(
+        self, w: Writer, scores: Any, states: list[Any], length: Any, first: bool
+    ) -> tuple[Any, Any, list[Any]]:
+        """The best tokens that do not end their text are the next ones; those that do are kept as texts."""
+        s, batch, beams = self.search, self.batch, self.beams
+        text, sums, ended, ended_scores, count, done = states
+        size = desc_of(scores).shape[1]
+        scores = _allowed(w, s, w.op("LogSoftmax", scores, axis=1), text, length, first)
+        scores = w.op("Add", w.reshape(scores, batch, beams, size), w.reshape(sums, batch, beams, 1))
+        best, places = w.ops(
+            "TopK", w.reshape(scores, batch, beams * size), np.array([2 * beams]), outputs=2, axis=1
+        )
+        beam, token = w.op("Div", places, np.int64(size)), w.op("Mod", places, np.int64(size))
+        ends = w.op("Equal", token, np.int64(s.end))
+        # texts that have ended
+        open_ = w.op("Not", done)
+        ranked = w.op("And", ends, np.arange(2 * beams)[None] < beams)
+        new = w.part(w.op("And", ranked, open_), 1, 0, beams)
+        marks = w.op("Where", new, self._weighed(w, w.part(best, 1, 0, beams), length), LOWEST)
+        lines = w.op("Add", w.part(beam, 1, 0, beams), np.arange(batch)[:, None] * beams)
+        texts = w.op("Gather", text, lines, axis=0)
+        ended, ended_scores = self._best(w, [ended, texts], [ended_scores, marks], beams)
+        added = w.op("ReduceSum", w.cast(new, "int32"), np.array([1]), keepdims=1)
+        count = w.op("Min", w.op("Add", count, added), np.int32(beams))
+        over = w.op("Equal", count, np.int32(beams))
+        if not self.early:
+            worst = w.part(ended_scores, 1, beams - 1, beams)
+            hope = self._weighed(w, w.part(best, 1, 0, 1), length)
+            over = w.op("And", over, w.op("GreaterOrEqual", worst, hope))
+        # the next tokens
+        order = w.op("Where", ends, np.float32(-4 * beams), -np.arange(2 * beams, dtype=np.float32)[None])
+        _, kept = w.ops("TopK", order, np.array([beams]), outputs=2, axis=1)
+        best, beam, token = (w.op("GatherElements", v, kept, axis=1) for v in (best, beam, token))
+        best = w.op("Where", done, np.float32(0), best)
+        beam = w.op("Where", done, np.int64(0), beam)
+        token = w.op("Where", done, np.int64(s.padding), token)
+        lines = w.reshape(w.op("Add", beam, np.arange(batch)[:, None] * beams), s.rows)
+        tokens = w.reshape(w.cast(token, "int32"), s.rows, 1)
+        text = _written(w, s, w.op("Gather", text, lines, axis=0), length, tokens)
+        return tokens, lines, [text, best, ended, ended_scores, count, w.op("Or", done, over)]
+
+    def _best(self, w: Writer, texts: list[Any], scores: list[Any], count: int) -> tuple[Any, Any]:
+        """The best of earlier and new texts, by their scores."""
+        scores_, order = w.ops("TopK", w.op("Concat", *scores, axis=1), np.array([count]), outputs=2, axis=1)
+        order = w.op("Expand", w.reshape(order, self.batch, count, 1), np.array([1, 1, self.search.length]))
+        return w.op("GatherElements", w.op("Concat", *texts, axis=1), order, axis=1), scores_
+
+    def finish(self, w: Writer, states: list[Any], wanted: int) -> tuple[Any, Any]:
+        """The best texts, of those that have ended and the beams of searches that are not over."""
+        text, sums, ended, ended_scores, _, done = states
+        last = self._weighed(w, sums, w.builder.constant(np.int64(self.search.length)))
+        last = w.op("Where", done, LOWEST, last)
+        texts = w.reshape(text, self.batch, self.beams, self.search.length)
+        return self._best(w, [ended, texts], [ended_scores, last], wanted)
