@@ -41,7 +41,7 @@ _place = _Place()
 
 
 def converting_once(is_ours: Callable[[Any], bool]) -> Callable[[Function], Function]:
-    """What to put around TensorFlow's conversion of values to eager tensors; `is_ours` knows our devices' names."""
+    """Wrapper of TensorFlow's conversion of values to eager tensors; `is_ours` recognises our devices' names."""
 
     def make(original: Function) -> Function:
         def convert(value: Any, ctx: Any, dtype: Any = None) -> Any:
@@ -64,7 +64,7 @@ def converting_once(is_ours: Callable[[Any], bool]) -> Callable[[Function], Func
 
 
 def converting_for_datasets(original: Function) -> Function:
-    """What to put around TensorFlow's conversion of what a dataset is made of."""
+    """Wrapper of TensorFlow's conversion of a dataset's source arrays."""
 
     def normalize(*args: Any, **named: Any) -> Any:
         with _in_dataset():
@@ -89,12 +89,12 @@ def _is_large(value: Any) -> bool:
 
 
 def _is_misaligned(array: np.ndarray) -> bool:
-    """True if the address of an array does not suit a tensor."""
+    """True if an array's address is not aligned for tensors."""
     return array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT != 0
 
 
 def _mapped_copy(array: np.ndarray) -> np.ndarray:
-    """A copy in pages of its own, at an address that suits a tensor."""
+    """A copy in separate pages, aligned for tensors."""
     pages = np.frombuffer(mmap.mmap(-1, array.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     copy = pages.view(array.dtype).reshape(array.shape)
     copy[...] = array
@@ -113,7 +113,7 @@ def _copied_by_host(array: np.ndarray, kind: dtypes.DType) -> Any:
 
 @functools.cache
 def _copies_misaligned() -> bool:
-    """Whether this TensorFlow does what is said above, found out by changing an array behind a tensor's back."""
+    """True if this TensorFlow copies misaligned arrays as described above; tested by modifying an array."""
     room = np.zeros(4 * _ALIGNMENT, np.uint8)
     start = (_ALIGNMENT // 2 - room.ctypes.data) % _ALIGNMENT
     array = room[start : start + _ALIGNMENT]

@@ -1,4 +1,4 @@
-"""Export: a model or function as a file for devices without TensorFlow, the same that `atc` makes of it.
+"""Exports a model or function to the same file that `atc` writes.
 
 tf_adapter.export(model, "resnet50.om", tf.TensorSpec([1, 224, 224, 3]))
 """

@@ -1,4 +1,4 @@
-"""Loops and branches that hold host operators.
+"""Loops and branches that contain host operators.
 
 At the top of a function the device runs them itself: every turn is a call of the body, a function like any other, with
 its variables in place; nothing goes back to Python in between. Those inside of something that TensorFlow runs (a

@@ -1,4 +1,4 @@
-"""Writes into caches of keys and values, and other tensors, by places that tensors name."""
+"""Scatters into KV caches and other tensors at positions given by tensors."""
 
 from __future__ import annotations
 

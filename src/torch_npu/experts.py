@@ -1,4 +1,4 @@
-"""Mixtures of experts: choosing experts, bringing tokens to them and back, one product for all of them."""
+"""Mixture of experts: gating, token permutation, grouped products."""
 
 from __future__ import annotations
 

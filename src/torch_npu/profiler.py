@@ -1,4 +1,4 @@
-"""PyTorch's profiler by the names of the device's own interface: the device's work is the process's own."""
+"""PyTorch's profiler under the device's names; the device's work runs in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiler changes in PyTorch: one table, with the versions that it was tried on."""
+"""All patches of PyTorch by the compiler, in one table, with the tested versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`CompilerConfig`: the table of options as PyTorch's programs see it, and what the options mean for a graph."""
+"""`CompilerConfig`: PyTorch's view of the option table, and the options' effect on a graph."""
 
 from __future__ import annotations
 

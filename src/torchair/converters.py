@@ -1,4 +1,4 @@
-"""Converters that users give for their own operators."""
+"""User-defined converters of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are known beforehand: graphs of symbolic sizes are compiled for them at once."""
+"""Gears: graphs with symbolic sizes are compiled ahead for the listed sizes."""
 
 from __future__ import annotations
 

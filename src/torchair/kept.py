@@ -1,4 +1,4 @@
-"""Compiled graphs on disk: guards and steps in a sealed container, programs with packed weights in files beside it.
+"""On-disk cache of compiled graphs: guards and steps in a sealed container, programs with packed weights beside it.
 
 1. Nothing of a file is used before its seal proves that this user wrote it; anything else counts as not there.
 2. A file is used where its guards hold, where the functions, classes and modules that they name are the same

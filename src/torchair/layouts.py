@@ -1,4 +1,4 @@
-"""Torch tensors as the runtime sees them: element types, orders of axes in memory, constants without a copy."""
+"""Maps torch tensors to the runtime: element types, memory formats, constants without a copy."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _said: set[str] = set()
 
 @torch._dynamo.assume_constant_result
 def _note_once(name: str) -> None:
-    """Say once that a scope changes nothing; while a function is traced, too."""
+    """Note once that a scope has no effect, also while tracing."""
     if name not in _said:
         _said.add(name)
         _log.warning("torchair.scope.%s changes nothing on this device: every step runs on all cores", name)

@@ -1,1 +1,1 @@
-"""Model files and framework graphs into GE graphs, driven by the plugins of ge.ops."""
+"""Parses model files and framework graphs into GE graphs, using the plugins of ge.ops."""

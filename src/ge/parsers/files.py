@@ -1,4 +1,4 @@
-"""Model files of any framework into GE graphs: which parser a file needs, and how each is asked."""
+"""Selects the parser of a model file of any framework, and calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers' steps as formulas that the parsers of several frameworks share.
+"""Formulas of optimizer steps, shared by the parsers of several frameworks.
 
 A formula reads its operands by name from a `Step` and gives the new values of those that are written. Slots have
 TensorFlow's names; how a framework rounds in between decides the order of operations here.

@@ -1,4 +1,4 @@
-"""Messages of a framework's files from a schema table: protobuf classes in a descriptor pool of their own.
+"""Creates protobuf classes of a framework's messages from a schema table, in a private descriptor pool.
 
 A pool of their own keeps them apart from the messages that the framework itself registers in the same process. Fields
 that a table does not declare are skipped by the decoder.

@@ -1,4 +1,4 @@
-"""What scripts written for other devices, or for the device's own modules, import."""
+"""Modules imported by scripts for other devices or for the device's own modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts written for CUDA on the NPU: import this first, and what says `cuda` means `npu`."""
+"""Runs CUDA scripts on the NPU: after importing this, `cuda` means `npu`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATen: indices and divisors that make the run fail, as PyTorch's own kernels do."""
+"""ATen: runs fail on invalid indices and zero divisors, like PyTorch's own kernels."""
 
 from __future__ import annotations
 

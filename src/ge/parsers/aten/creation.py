@@ -1,4 +1,4 @@
-"""ATen: tensors made from nothing."""
+"""ATen: tensor creation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATen: reading and writing at computed positions."""
+"""ATen: gathers and scatters."""
 
 from __future__ import annotations
 

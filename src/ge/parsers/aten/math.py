@@ -1,4 +1,4 @@
-"""ATen: functions of single elements."""
+"""ATen: elementwise operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATen: views, pieces and borders. In a functional graph a view is a value like any other."""
+"""ATen: views, slices and padding. In a functional graph a view is an ordinary value."""
 
 from __future__ import annotations
 

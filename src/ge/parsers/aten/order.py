@@ -1,4 +1,4 @@
-"""ATen: middle elements, places among sorted ones, counts, distances, and writing at masks and fixed places."""
+"""ATen: medians, searchsorted, counts, distances, masked and strided scatters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATen's operators as operators of the library: one call at a time, for a front door that walks its own graph.
+"""Maps single ATen calls to operators of the library, for front doors that walk their own graph.
 
     emitter = Emitter(builder)
     y = emitter.emit(Call("aten.add.Tensor", "y", {"self": x, "other": 1, "alpha": 1}, [desc]))

@@ -1,4 +1,4 @@
-"""Recurrent layers of PyTorch, one direction of one layer at a time: for inference, for training, and gradients."""
+"""PyTorch's recurrent layers, one direction of one layer per call: inference, training, gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MindSpore's graphs (MINDIR): reading them, and the plugins of its primitives."""
+"""MindSpore's graphs (MINDIR): reader, and plugins of its primitives."""
 
 from ge.parsers.mindir import (  # noqa: F401  the plugins
     control,

@@ -1,4 +1,4 @@
-"""MindSpore: tuples, functions, the order of effects, parameters that are assigned."""
+"""MindSpore: tuples, functions, ordering of side effects, assignments of parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MINDIR's functions as one graph: calls are inlined, effects become values, branches and loops become operators.
+"""Converts MINDIR to one graph: inlines calls, turns side effects into values, branches and loops into operators.
 
 Parameters are read and written through a log of writes. A monad is a position in that log, so that a `Load` sees the
 writes before it and no others; what the log holds at the end are the new values of the parameters.

@@ -1,4 +1,4 @@
-"""MindSpore: element-wise operators, comparisons, reductions, sorting; most are ATen's under other names."""
+"""MindSpore: element-wise operators, comparisons, reductions, sorting; most map to ATen's plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of a MINDIR graph as its plugin sees it, and how plugins of primitives are declared.
+"""The plugins' view of a MINDIR node, and the decorator that declares plugins of primitives.
 
     @primitive("Softmax", "input axis=-1")
     def _softmax(n: MsNode) -> Any:

@@ -1,4 +1,4 @@
-"""MindSpore: optimizers' steps, which write parameters and their moments."""
+"""MindSpore: optimizer steps, which update parameters and moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MINDIR into GE graphs: files that `mindspore.export` writes, and graphs that the MindSpore door hands over.
+"""Parses MINDIR into GE graphs: files of `mindspore.export`, and graphs from the MindSpore front door.
 
 Everything that cannot be mapped is reported at once, as UnsupportedOperatorsError.
 """

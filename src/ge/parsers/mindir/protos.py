@@ -1,4 +1,4 @@
-"""MINDIR's messages, as far as the parser reads them: one schema table, no MindSpore installation."""
+"""The parts of MINDIR's messages that the parser reads, as a schema table; needs no MindSpore."""
 
 from __future__ import annotations
 

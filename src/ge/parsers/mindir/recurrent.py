@@ -1,4 +1,4 @@
-"""MindSpore: LSTM layers and their gradients, over one tensor that holds all weights."""
+"""MindSpore: LSTM layers and their gradients, with all weights in one tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the names of a MINDIR graph stand for while it is converted, and the file's constants as such values."""
+"""Values of a MINDIR graph during conversion, including the file's constants."""
 
 from __future__ import annotations
 

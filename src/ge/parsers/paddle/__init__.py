@@ -1,1 +1,1 @@
-"""PaddlePaddle's programs into GE graphs."""
+"""Parses PaddlePaddle's programs into GE graphs."""

@@ -1,4 +1,4 @@
-"""PaddlePaddle's branches and loops, and the operators that write over their operands."""
+"""PaddlePaddle's branches, loops and in-place operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaddlePaddle: functions of single elements and their gradients."""
+"""PaddlePaddle: elementwise operators and their gradients."""
 
 from __future__ import annotations
 

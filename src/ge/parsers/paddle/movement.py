@@ -1,4 +1,4 @@
-"""PaddlePaddle: constants, shapes, parts and rearrangements of tensors, and their gradients."""
+"""PaddlePaddle: constants, shapes, slices and data movement, and their gradients."""
 
 from __future__ import annotations
 

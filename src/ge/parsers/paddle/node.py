@@ -1,4 +1,4 @@
-"""An operation of PaddlePaddle as its plugin sees it."""
+"""The plugins' view of a PaddlePaddle operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PaddlePaddle's programs into GE graphs.
+"""Parses PaddlePaddle's programs into GE graphs.
 
     graph = parse("model.json")                       # or model.pdmodel; parameters from model.pdiparams
     graph = convert(program, shapes={"x": (1, 3)})    # parameters are inputs

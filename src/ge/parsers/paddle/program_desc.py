@@ -1,4 +1,4 @@
-"""PaddlePaddle's programs of version 2: `model.pdmodel`, translated into the operations of version 3.
+"""Translates PaddlePaddle programs of version 2 (`model.pdmodel`) to the operations of version 3.
 
 An operation of version 2 has named slots, each with a list of variables, and attributes. `_TABLE` says how it becomes
 one of version 3: its new name, its operands in order and its results. Variables may be assigned several times; every

@@ -1,4 +1,4 @@
-"""PaddlePaddle: reductions, order and scans, and their gradients."""
+"""PaddlePaddle: reductions, sorting and scans, and their gradients."""
 
 from __future__ import annotations
 

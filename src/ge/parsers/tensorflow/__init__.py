@@ -1,1 +1,1 @@
-"""TensorFlow graphs and files into GE graphs."""
+"""Parses TensorFlow graphs and files into GE graphs."""

@@ -1,4 +1,4 @@
-"""Structure of TensorFlow graphs: constants, placeholders, calls, branches, nodes that pass values on."""
+"""Structural TensorFlow nodes: constants, placeholders, calls, branches, identities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of bodies of TensorFlow nodes into a GE graph: dependencies first, one handler or plugin a node.
+"""Converts TensorFlow nodes to a GE graph in dependency order, with one handler or plugin per node.
 
 Nodes that carry structure (calls, branches, loops, lists, variables) have handlers, declared with `@handler`;
 all others go to the plugins of ge.ops. What cannot be converted is collected, so that one report names all of

@@ -1,4 +1,4 @@
-"""Version 1 control flow (Enter, Switch, Merge, NextIteration, Exit) restored to While and If nodes.
+"""Restores While and If nodes from version-1 control flow (Enter, Switch, Merge, NextIteration, Exit).
 
 1. Loops, innermost first: the nodes of a frame become a While node; its Exit nodes read that node's results.
 2. Branches, innermost first: Merge nodes that join the two sides of one predicate become the results of an If

@@ -1,4 +1,4 @@
-"""Calls of functions replaced by the functions' nodes, so that a graph can be cut anywhere."""
+"""Inlines function calls, so that a graph can be partitioned anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of tensors (TensorList, TensorArray) as one tensor of static length, with writes kept pending.
+"""Represents lists of tensors (TensorList, TensorArray) as one tensor of static length with pending writes.
 
 A list is immutable: each write makes a new list that remembers what was written where. Writes are only turned
 into operators when someone needs the whole buffer, so a list filled in a loop at the loop's own counter

@@ -1,4 +1,4 @@
-"""Loops of TensorFlow graphs (While, and version 1 frames once structured) as GE's Loop.
+"""Converts loops of TensorFlow graphs (While, and restored version-1 frames) to GE's Loop.
 
 1. States that a body returns as they came are captured, so constants stay constants inside.
 2. A condition that only compares counters with constants becomes a trip count.

@@ -1,4 +1,4 @@
-"""TensorFlow's optimizer steps (ResourceApplyAdam and the like): variables and slots written by one node."""
+"""TensorFlow's optimizer steps (ResourceApplyAdam and the like): one node updates variables and slots."""
 
 from __future__ import annotations
 

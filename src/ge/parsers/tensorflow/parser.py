@@ -1,4 +1,4 @@
-"""TensorFlow models into GE graphs, without TensorFlow: GraphDef, MetaGraphDef, SavedModel, functions.
+"""Parses TensorFlow models (GraphDef, MetaGraphDef, SavedModel, functions) into GE graphs, without TensorFlow.
 
     graph = parse("model.pb", input_shapes={"x": (1, 224, 224, 3)}, out_nodes=["logits"])
     graph = parse("saved_model_folder", signature="serving_default")

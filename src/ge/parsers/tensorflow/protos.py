@@ -1,4 +1,4 @@
-"""TensorFlow's file messages, as far as the parser reads them: one schema table, no TensorFlow installation.
+"""The parts of TensorFlow's messages that the parser reads, as a schema table; needs no TensorFlow.
 
 The messages live in a descriptor pool and a package of their own, so they never meet TensorFlow's registered
 ones when both are loaded in one process. Fields that are not declared here are skipped by the decoder.

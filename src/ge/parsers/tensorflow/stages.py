@@ -1,4 +1,4 @@
-"""TensorFlow models in stages (see `ge.hybrid.cuts`): the host's operators, then what can be converted, and so on.
+"""Staged TensorFlow models (see `ge.hybrid.cuts`): host operators, then convertible nodes, alternately.
 
 1. Functions are inlined, so that a stage may end anywhere.
 2. The host runs operators on text, tables and ragged structure, and integers whose operands it has.

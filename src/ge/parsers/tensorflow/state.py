@@ -1,4 +1,4 @@
-"""Variables of TensorFlow graphs: where their values come from, the operators that read and write them."""
+"""Variables of TensorFlow graphs: initial values, and the operators that read and write them."""
 
 from __future__ import annotations
 

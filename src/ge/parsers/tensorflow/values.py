@@ -1,4 +1,4 @@
-"""What travels along a TensorFlow graph's edges: tensors, and things that exist only while parsing."""
+"""Values on a TensorFlow graph's edges: tensors, and objects that exist only while parsing."""
 
 from __future__ import annotations
 

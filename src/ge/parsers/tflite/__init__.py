@@ -1,1 +1,1 @@
-"""TensorFlow Lite's flatbuffers, read as the TensorFlow operators that they were made from."""
+"""Parses TensorFlow Lite's flatbuffers via the corresponding TensorFlow operators."""

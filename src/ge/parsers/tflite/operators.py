@@ -1,4 +1,4 @@
-"""TensorFlow Lite's operators as TensorFlow's: most are one node of the same meaning, the rest a few."""
+"""Maps TensorFlow Lite's operators to one or a few TensorFlow nodes."""
 
 from __future__ import annotations
 

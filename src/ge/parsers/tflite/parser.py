@@ -1,4 +1,4 @@
-"""TensorFlow Lite files into GE graphs, without TensorFlow.
+"""Parses TensorFlow Lite files into GE graphs, without TensorFlow.
 
     graph = parse("mobilenet.tflite", options)
 

@@ -1,4 +1,4 @@
-"""How an operator of the host is declared."""
+"""Declaration of host operators."""
 
 from __future__ import annotations
 
