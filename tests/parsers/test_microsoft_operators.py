@@ -625,3 +625,23 @@ def test_causal_convolutions_with_a_state(dilation: int, activation: str) -> Non
     check("CausalConvWithState", [real(2, 6, 9), weight], 2, **attrs)
     last = [real(2, 9, 2, 3), weight, bias, real(2, held, 2, 3)]
     check("CausalConvWithState", last, 2, channels_last=1, **attrs)
+
+
+# -- operators under other names ---------------------------------------------------------------------------
+
+
+def test_distinct_elements_keep_their_order() -> None:
+    check("Unique", [np.array([2, 1, 1, 3, 4, 3], np.float32)], 3)
+
+
+@pytest.mark.parametrize("bias", [None, Fixed(real(4))])
+def test_transposed_convolutions_whose_pads_are_an_operand(bias: Operand) -> None:
+    operands = [real(1, 3, 5, 4), Fixed(real(3, 4, 3, 3)), Fixed([1, 0, 2, 1], np.int64), bias]
+    check("ConvTransposeWithDynamicPads", operands, strides=[2, 1])
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_crops_of_images(mode: str) -> None:
+    boxes = np.array([[0, 0, 1, 1], [0.1, 0.8, 0.75, 0.2], [-0.5, 0.2, 1.3, 0.9]], np.float32)
+    operands = [real(2, 3, 6, 5), boxes, np.array([0, 1, 1], np.int32), Fixed([4, 3], np.int32)]
+    check("CropAndResize", operands, mode=mode, extrapolation_value=0.5)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ge.ir.values import desc_of
-from ge.ops.microsoft.standard import DOMAIN, activated, standard, transposed
+from ge.ops.math.checks import indices_of
+from ge.ops.microsoft.standard import DOMAIN, activated, results_of, standard, transposed
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 # -- products and convolutions -----------------------------------------------------------------------------
@@ -164,6 +165,35 @@ def _scaled_silu(n: Node) -> Results:
 @plugin(onnx=["Trilu", "GatherND", "GridSample"], domain=DOMAIN)
 def _same(n: Node) -> Results:
     return standard(n, n.type, *n.inputs, **n.attrs)
+
+
+@plugin(onnx="Unique", domain=DOMAIN)
+def _unique(n: Node) -> Results:
+    """Distinct elements in order of appearance, where each element is among them, and how often they occur."""
+    y, _, inverse, counts = results_of(n, "Unique", n.inputs[:1], 4, sorted=0)
+    return [y, inverse, counts][: n.outputs]
+
+
+@plugin(onnx="ConvTransposeWithDynamicPads", domain=DOMAIN)
+def _transposed_convolution(n: Node) -> Results:
+    attrs = dict(n.attrs)
+    if n.input(2) is not None:
+        attrs["pads"] = n.ints(2, "pads")
+    bias = () if n.input(3) is None else (n.input(3),)
+    return standard(n, "ConvTranspose", *n.inputs[:2], *bias, **attrs)
+
+
+@plugin(onnx="CropAndResize", domain=DOMAIN)
+def _crop_and_resize(n: Node) -> Results:
+    """Channels are second here and last in the operator."""
+    height, width = n.ints(3, "crop_size")
+    batch = n.desc().shape[0]
+    owners = indices_of(n, n.inputs[2], [batch], "batch_indices", from_end=False)
+    y = n.op(
+        "CropAndResize", transposed(n, n.inputs[0], last=True), n.inputs[1], owners, height=height, width=width,
+        method=str(n.attr("mode", "bilinear")), extrapolation_value=float(n.attr("extrapolation_value", 0.0)),
+    )  # fmt: skip
+    return transposed(n, y, last=False)
 
 
 @plugin(onnx="Inverse", domain=DOMAIN)
