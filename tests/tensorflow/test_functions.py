@@ -151,6 +151,22 @@ def test_gradients_inside() -> None:
     assert same(function, _matrix(4, 4, seed=1), variables=[weights]).wholly
 
 
+@pytest.mark.parametrize("values", [(1.0, 2.0, 1.0), (1.0, 0.5, 1.0), (-1.0, 2.0, -1.0)])
+def test_gradients_of_a_branch_inside_a_branch(values: tuple[float, ...]) -> None:
+    """The inner branch hands its intermediates to its gradient through the outer one."""
+
+    def inner(x: Any, y: Any) -> Any:
+        return tf.cond(tf.reduce_max(y) > 1, lambda: tf.exp(y) * x, lambda: tf.sin(x) * y)
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, y])
+            result = tf.cond(tf.reduce_max(z) > 0, lambda: inner(x, tf.square(y)) * 2.0, lambda: x * y)
+        return [result, *tape.gradient(result, [x, y])]
+
+    assert same(function, *(tf.constant([v]) for v in values)).wholly
+
+
 def test_gradient_outside_of_the_function() -> None:
     weights = tf.Variable(_matrix(4, 4))
 

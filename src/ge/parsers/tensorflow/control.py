@@ -348,8 +348,12 @@ def _fit(b: GraphBuilder, binding: Binding, like: Binding) -> Binding:
     """One side's result in the form that both sides agreed on."""
     if isinstance(binding, ListValue) and isinstance(like, ListValue):
         return binding.reshaped(like.element)
-    if isinstance(binding, OptionalValue) and isinstance(like, OptionalValue) and binding.items is None:
-        return OptionalValue(tuple(_zeros(b, item) for item in like.items or ()))
+    if isinstance(binding, OptionalValue) and isinstance(like, OptionalValue):
+        if binding.items is None:
+            return _zeros(b, like)
+        return OptionalValue(
+            tuple(_fit(b, *pair) for pair in zip(binding.items, like.items or (), strict=True))
+        )
     return binding
 
 
@@ -357,6 +361,8 @@ def _zeros(b: GraphBuilder, like: Binding) -> Binding:
     if isinstance(like, ir.Value):
         desc = desc_of(like)
         return b.op("BroadcastTo", np.zeros((), numpy_dtype(desc.dtype)), shape=desc.shape)
+    if isinstance(like, OptionalValue):  # a branch of a branch
+        return OptionalValue(None if like.items is None else tuple(_zeros(b, item) for item in like.items))
     return replace(like, base=None, writes=(), adds=()) if isinstance(like, ListValue) else like
 
 
