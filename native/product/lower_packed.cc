@@ -8,6 +8,7 @@
 #include "onednn/engine.h"
 #include "onednn/primitive.h"
 #include "product/packed.h"
+#include "product/panels.h"
 #include "runtime/kernel_step.h"
 
 namespace npu {
@@ -15,9 +16,10 @@ namespace npu {
 namespace product {
 
 const PackedKernels& packed() {
-  if (has(Vectors::Avx512)) return sums_bytes_exactly() ? kPackedVnni : kPackedAvx512;
-  return has(Vectors::Avx2) ? kPackedAvx2 : kPackedSse4;
+  return has(Vectors::Avx512) ? kPackedAvx512 : has(Vectors::Avx2) ? kPackedAvx2 : kPackedSse4;
 }
+
+const PanelKernels* panels() { return has(Vectors::Avx512) && sums_bytes_exactly() ? &kPanelsVnni : nullptr; }
 
 }  // namespace product
 
@@ -26,6 +28,8 @@ namespace {
 using product::PackedKernels;
 using product::PackedOperands;
 using product::PackedProblem;
+using product::PanelOperands;
+using product::PanelProblem;
 
 constexpr double kShare = 1 << 15;  // weights that are worth a thread
 
@@ -243,6 +247,79 @@ dnnl::matmul::primitive_desc describe_tile(const Lowering& low, const Operands& 
   return {onednn_engine(), x, weights, bias, y, base_attr()};
 }
 
+struct PanelParams {
+  PanelProblem problem{};
+  const product::PanelKernels* kernels = nullptr;
+};
+
+class BoundPanels : public BoundStep {
+ public:
+  explicit BoundPanels(const PanelParams& params) : params_(params) {}
+
+  void run(RunState&) override {
+    const PanelProblem& problem = params_.problem;
+    const PanelOperands operands{x,
+                                 static_cast<const char*>(weights),
+                                 static_cast<const char*>(scales),
+                                 static_cast<const char*>(zeros),
+                                 bias,
+                                 y};
+    auto* const prepared = static_cast<std::uint32_t*>(work);
+    const std::int64_t chunks = params_.kernels->chunks(problem);
+    parallel_for(chunks, npu::grain(kShare, problem.depth), [&](std::int64_t first, std::int64_t last) {
+      params_.kernels->prepare(problem, x, first, last, prepared);
+    });
+    const std::int64_t panel = problem.depth * product::kPanelColumns;
+    parallel_for(problem.panels(), npu::grain(kShare, panel), [&](std::int64_t first, std::int64_t last) {
+      params_.kernels->multiply(problem, operands, prepared, first, last);
+    });
+  }
+
+  void* x = nullptr;
+  void* weights = nullptr;
+  void* scales = nullptr;
+  void* zeros = nullptr;
+  void* bias = nullptr;
+  void* y = nullptr;
+  void* work = nullptr;  // x in fixed-point numbers
+
+ private:
+  const PanelParams& params_;
+};
+
+int digits_of(DType type) { return type == DType::Float32 ? 3 : 2; }
+
+void lower_panels(Lowering& low) {
+  const Operands operands(low);
+  PanelParams params;
+  params.kernels = product::panels();
+  check(low, params.kernels != nullptr, "the processor has no dot products of bytes in AVX-512");
+  PanelProblem& p = params.problem;
+  static_cast<PackedProblem&>(p) = operands.problem(low);
+  p.digits = low.attrs().flag("rounds_x") ? 1 : digits_of(p.type);
+  p.block = product::panel_block(p.depth, p.group, p.digits);
+  check(low, p.block > 0, "groups have no whole blocks of the kernel");
+  for (const View* view : {&operands.weights, &operands.scales, operands.zeros}) {
+    check(low, !view || low.is_constant(*view), "weights, factors and zero points must be constants");
+  }
+  const auto factors = [&](const View& view) {
+    return low.prepared(view, static_cast<std::size_t>(p.factor_bytes()),
+                        [p](const char* from, char* to) { product::pack_factors(p, from, to); });
+  };
+  using Step = KernelStep<BoundPanels, PanelParams>;
+  Step::Places places{{&BoundPanels::x, low.at(operands.x)},
+                      {&BoundPanels::weights,
+                       low.prepared(operands.weights, static_cast<std::size_t>(p.weight_bytes()),
+                                    [p](const char* from, char* to) { product::pack_panels(p, from, to); })},
+                      {&BoundPanels::scales, factors(operands.scales)},
+                      {&BoundPanels::y, low.at(operands.y)},
+                      {&BoundPanels::work, low.scratch(static_cast<std::size_t>(p.prepared_bytes()))}};
+  if (operands.zeros) places.emplace_back(&BoundPanels::zeros, factors(*operands.zeros));
+  if (operands.bias) places.emplace_back(&BoundPanels::bias, low.at(*operands.bias));
+  low.describe("panels:" + std::to_string(p.bits) + " bits", "", flops_of(p));
+  low.emit(std::make_unique<Step>(params, std::move(places)));
+}
+
 void lower_tiles(Lowering& low) {
   const Operands operands(low);
   TileParams params;
@@ -265,7 +342,8 @@ void lower_tiles(Lowering& low) {
                         low.scratch(static_cast<std::size_t>(params.tile_bytes) + scratchpad));
 }
 
-constexpr Implementation kImplementations[] = {{"rows", lower_rows}, {"tiles", lower_tiles}};
+constexpr Implementation kImplementations[] = {
+    {"panels", lower_panels}, {"rows", lower_rows}, {"tiles", lower_tiles}};
 
 }  // namespace
 

@@ -43,7 +43,6 @@ struct PackedKernels {
                  std::int64_t last, void* to);
 };
 
-extern const PackedKernels kPackedVnni;
 extern const PackedKernels kPackedAvx512;
 extern const PackedKernels kPackedAvx2;
 extern const PackedKernels kPackedSse4;

@@ -29,6 +29,8 @@ class Case:
     zeros: bool = False
     bias: bool = False
     dtype: str = "float32"
+    rounded: bool = False  # x, to 8 bits
+    fed: bool = False  # the weights are an input
 
     def check(self, implementation: str) -> None:
         """Compile and run the product, and compare it."""
@@ -37,6 +39,8 @@ class Case:
         levels = rng.integers(0, 2 * middle, (self.columns, self.depth)).astype(np.uint8)
         groups = -(-self.depth // self.group)
         scales = (rng.random((self.columns, groups)) + 0.5).astype(np.float32)
+        if self.rows % 2:  # factors that are float16 as well are stored as such
+            scales = scales.astype(np.float16).astype(np.float32)
         zeros = rng.standard_normal(scales.shape).astype(np.float32) if self.zeros else None
         dtype = numpy_dtype(self.dtype)
         bias = rng.standard_normal(self.columns).astype(dtype) if self.bias else None
@@ -54,30 +58,46 @@ class Case:
         graph = ge.Graph("product")
         value = graph.input("x", x.shape, self.dtype)
         attrs = {"bits": self.bits, "group": self.group, "signed": signed}
-        graph.output(ge.ops.packed_mat_mul(value, packed, scales, zeros, bias, **attrs), "y")
-        model = ge.compile(graph)
+        weights_in = graph.input("w", packed.shape, packed.dtype.name) if self.fed else packed
+        graph.output(ge.ops.packed_mat_mul(value, weights_in, scales, zeros, bias, **attrs), "y")
+        model = ge.compile(graph, ge.CompileOptions(quantise_activations=self.rounded))
         kinds = [t.attrs.get("implementation", t.kind) for t in model.plan.tasks]
-        assert implementation in kinds, kinds
-        found = np.asarray(model(x)).astype(np.float64)
-        margin = 2e-6 if self.dtype == "float32" else 2e-2
+        assert wanted_name(implementation) in kinds, kinds
+        found = np.asarray(model(x, *([packed] if self.fed else []))).astype(np.float64)
+        margin = 2e-2 if self.rounded or self.dtype == "bfloat16" else 2e-6
         np.testing.assert_allclose(found, wanted, rtol=0, atol=margin * np.abs(wanted).max())
 
 
+def wanted_name(implementation: str) -> str:
+    """What takes the place of panels on processors without their instructions."""
+    has_panels = "avx512_vnni" in named("host").features
+    return {"panels": "panels" if has_panels else "rows"}.get(implementation, implementation)
+
+
 CASES = {
-    "one row": (Case(1), "rows"),
-    "8 rows, zero points": (Case(8, zeros=True, bias=True), "rows"),
-    "11 rows, groups of a lane": (Case(11, depth=130, group=8), "rows"),
-    "one group a row": (Case(3, depth=70, group=70, zeros=True), "rows"),
-    "groups of blocks": (Case(2, depth=512, group=256), "rows"),
-    "8 bits": (Case(5, bits=8, zeros=True), "rows"),
-    "8 bits, signed": (Case(1, bits=8, kind="int8", group=64), "rows"),
-    "4 bits, signed": (Case(6, kind="signed"), "rows"),
-    "bfloat16": (Case(4, dtype="bfloat16", bias=True, bits=8), "rows"),
-    "many rows": (Case(70, zeros=True, bias=True), "tiles"),
-    "many rows, 4 bits signed": (Case(65, kind="signed", depth=67, group=67), "tiles"),
-    "many rows, 8 bits signed": (Case(65, bits=8, kind="int8"), "tiles"),
-    "many rows of bfloat16": (Case(66, dtype="bfloat16", bits=8), "tiles"),
-    "tiles of different widths": (Case(65, depth=16384, columns=100, group=128), "tiles"),
+    "one row": (Case(1), "panels"),
+    "8 rows, zero points": (Case(8, zeros=True, bias=True), "panels"),
+    "11 rows, groups of a lane": (Case(11, depth=130, group=8), "panels"),
+    "one group a row": (Case(3, depth=70, group=70, zeros=True), "panels"),
+    "one group a row of several blocks": (Case(2, depth=301, group=301, bits=8, zeros=True), "panels"),
+    "groups of blocks": (Case(2, depth=512, group=256), "panels"),
+    "8 bits": (Case(5, bits=8, zeros=True), "panels"),
+    "8 bits, signed": (Case(1, bits=8, kind="int8", group=64), "panels"),
+    "4 bits, signed": (Case(6, kind="signed"), "panels"),
+    "bfloat16": (Case(4, dtype="bfloat16", bias=True, bits=8), "panels"),
+    "chunks of different heights": (Case(33, zeros=True, bias=True, dtype="bfloat16"), "panels"),
+    "x rounded": (Case(14, rounded=True, zeros=True, bias=True), "panels"),
+    "x of bfloat16 rounded, 8 bits": (Case(13, rounded=True, dtype="bfloat16", bits=8, group=128), "panels"),
+    "fed weights": (Case(1, fed=True), "rows"),
+    "fed weights, 8 rows": (Case(8, fed=True, zeros=True, bias=True), "rows"),
+    "fed weights, groups of a lane": (Case(11, fed=True, depth=130, group=8), "rows"),
+    "fed weights, 8 bits signed": (Case(1, fed=True, bits=8, kind="int8", group=64), "rows"),
+    "fed weights, bfloat16": (Case(4, fed=True, dtype="bfloat16", bias=True, bits=8), "rows"),
+    "many rows": (Case(70, fed=True, zeros=True, bias=True), "tiles"),
+    "many rows, 4 bits signed": (Case(65, fed=True, kind="signed", depth=67, group=67), "tiles"),
+    "many rows, 8 bits signed": (Case(65, fed=True, bits=8, kind="int8"), "tiles"),
+    "many rows of bfloat16": (Case(66, fed=True, dtype="bfloat16", bits=8), "tiles"),
+    "tiles of different widths": (Case(65, fed=True, depth=16384, columns=100, group=128), "tiles"),
     "few rows with odd groups": (Case(3, bits=8, group=30, zeros=True), "tiles"),
     "groups within bytes": (Case(3, group=5, zeros=True, bias=True), "onednn"),
 }
@@ -120,7 +140,7 @@ def test_special_elements(special: float, bits: int, dtype: str) -> None:
 SCRIPT = """
 import ge
 from tests.native.test_packed_product import CASES
-for name in ("8 rows, zero points", "11 rows, groups of a lane", "8 bits, signed", "bfloat16", "many rows"):
+for name in ("8 rows, zero points", "11 rows, groups of a lane", "8 bits, signed", "x rounded", "many rows"):
     case, implementation = CASES[name]
     case.check(implementation)
 """

@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "op_precision": {"MatMul": "force_fp32"},
     "implementation": "high_precision",
     "op_implementation": {"MatMul": "high_precision"},
+    "quantise_activations": True,
     "disabled_passes": "dead_code",
     "input_shapes": {"x": (1, 2)},
     "output_nodes": ("y",),

@@ -312,6 +312,34 @@ def test_products_of_one_input_become_one():
     assert constant_of(next(iter(graph)).inputs[1]).shape == (8, 16)
 
 
+def packed_product(b, v, columns, *, bits=4, zeros=False, bias=False):
+    levels = np.random.default_rng(columns).integers(0, 256, (columns, 4 * bits)).astype(np.uint8)
+    scales = floats(columns, 2, seed=columns)
+    offsets = floats(columns, 2, seed=1) if zeros else None
+    given = v, levels, scales, offsets, floats(columns) if bias else None
+    return b.op("Reshape", b.op("PackedMatMul", *given, bits=bits, group=16), shape=[3, 1, columns])
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+def test_packed_products_of_one_input_become_one(zeros):
+    def build(b):
+        v = b.input("x", (3, 32), "float32")
+        return [packed_product(b, v, n, zeros=zeros, bias=n == 8) for n in (4, 8, 4)]
+
+    graph = transformed(build, MergeMatmuls(), DeadCode())
+    assert types(graph) == ["PackedMatMul", "Split", "Reshape", "Reshape", "Reshape"]
+    assert constant_of(next(iter(graph)).inputs[1]).shape == (16, 16)
+
+
+def test_packed_products_of_different_weights_stay_apart():
+    def build(b):
+        v = b.input("x", (3, 32), "float32")
+        others = packed_product(b, v, 8, bits=8), packed_product(b, v, 4, zeros=True)
+        return [packed_product(b, v, 4), *others]
+
+    assert types(transformed(build, MergeMatmuls(), DeadCode())).count("PackedMatMul") == 3
+
+
 def test_products_read_by_kernels_stay_apart():
     def build(b):
         v = b.input("x", (6, 8), "float32")

@@ -1,4 +1,4 @@
-"""Decides for each node whether algorithms that trade accuracy for speed (Winograd, Strassen) are allowed."""
+"""Decides for each node whether what trades accuracy for speed (Winograd, Strassen, rounded operands) is allowed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["implementation_of", "precision_attrs", "unknown_names"]
 
 
 def precision_attrs(node: ir.Node, options: CompileOptions) -> dict[str, bool]:
-    """The attribute that keeps a product from algorithms with larger errors."""
-    precise = (
-        lookup(node.op_type).algorithm_names and implementation_of(node, options) is Implementation.PRECISE
-    )
-    return {"precise": True} if precise else {}
+    """The attributes that keep a product from algorithms with larger errors, or let it round its left operand."""
+    operator = lookup(node.op_type)
+    if operator.algorithm_names and implementation_of(node, options) is Implementation.PRECISE:
+        return {"precise": True}
+    return {"rounds_x": True} if operator.may_round and options.quantise_activations else {}
 
 
 def implementation_of(node: ir.Node, options: CompileOptions) -> Implementation:

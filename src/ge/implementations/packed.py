@@ -1,4 +1,4 @@
-"""Implementations of products with 4- or 8-bit weights: unpacked in registers, in tiles, or widened."""
+"""Implementations of products with 4- or 8-bit weights: in panels, unpacked in registers, in tiles, or widened."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ __all__ = ["CANDIDATES"]
 
 _LANE_BITS, _LANES = 32, 16  # of the kernel, native/product/packed.inc
 _FEW_ROWS = 64
+_LEAST_BLOCK = 8  # weights that share a factor of x, native/product/panels.cc
+
+
+class Panels(Candidate):
+    """Constant weights, in panels of columns for dot products of bytes with x in fixed-point numbers."""
+
+    name = "panels"
+    needs = "avx512_vnni"
+
+    def unfit(self, op: Operation) -> str:
+        group, count = int(op.attrs["group"]), 3 + op.flag("has_zeros")
+        if not op.constant.issuperset(range(1, count)):
+            return "weights, factors or zero points are not constant"
+        whole = group >= op.inputs[0].shape[1] or group % _LEAST_BLOCK == 0
+        return "" if whole else f"groups of {group} have no whole blocks of {_LEAST_BLOCK} weights"
 
 
 class Rows(Candidate):
@@ -44,4 +59,4 @@ class Tiles(Candidate):
         return "" if whole else f"groups of {group} begin within a byte"
 
 
-CANDIDATES: tuple[Candidate, ...] = (Rows(), Tiles(), Decomposed())
+CANDIDATES: tuple[Candidate, ...] = (Panels(), Rows(), Tiles(), Decomposed())

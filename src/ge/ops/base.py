@@ -232,6 +232,9 @@ class Operator:
     algorithm_names: ClassVar[
         tuple[str, ...]
     ] = ()  # names by which scripts choose among its algorithms, if it has several
+    may_round: ClassVar[bool] = (
+        False  # a product whose left operand may be rounded to 8 bits, if the options say so
+    )
     reads_once: ClassVar[bool] = False  # reads each element of the inputs at most once
     may_fail: ClassVar[bool] = False  # depending on its input values: a run must not skip any part of it
     foldable: ClassVar[bool] = True  # False for side effects or nondeterministic results (random numbers)
@@ -524,7 +527,7 @@ _TRAITS = (
     *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
     *("image_format", "strided_inputs", "strided_output"),
     *("moves", "selects", "sign", "commutative", "linear", "nests", "keeps_means", "formula"),
-    *("epilogue", "takes_epilogues", "weight_axes", "algorithm_names"),
+    *("epilogue", "takes_epilogues", "weight_axes", "algorithm_names", "may_round"),
 )
 
 

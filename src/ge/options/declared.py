@@ -76,6 +76,9 @@ OPTIONS: dict[str, list[tuple[Any, ...]]] = {
         ("optypelist_for_implmode", v.names, frozenset(), "compile", _EVERYWHERE,
          'Operators that op_select_implmode is for ("Conv2D,MatMul"); none: all',
          {"variable": "NPU_OPTYPELIST_FOR_IMPLMODE"}),
+        ("quantise_activations", v.boolean, False, "compile", "ge atc tf torchair",
+         "Products with packed constant weights round x to 8 bits, each 32 elements apart, on targets with avx512_vnni",
+         {"variable": "NPU_QUANTISE_ACTIVATIONS", "field": "quantise_activations"}),
         ("op_implementation", v.implementations, {}, "compile", "ge",
          "Implementations by operator or node",
          {"field": "op_implementation"}),
@@ -339,7 +342,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ge_config":
             "enable_single_stream oo_level oo_constant_folding oo_dead_code_elimination "
             "aicore_num optimization_switch export_compile_stat precision_mode op_select_implmode "
-            "optypelist_for_implmode",
+            "optypelist_for_implmode quantise_activations",
         "fusion_config": "fusion_switch_file",
         "dump_config": "enable_dump dump_path dump_mode dump_step dump_layer",
         "export": "export_mode export_path_dir export_name enable_record_nn_module_stack",

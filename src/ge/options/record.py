@@ -30,6 +30,7 @@ class CompileOptions:
     op_precision: Mapping[str, str] = field(default_factory=dict)  # node or operator name -> mode
     implementation: Implementation = Implementation.FAST
     op_implementation: Mapping[str, Implementation] = field(default_factory=dict)
+    quantise_activations: bool = False
     disabled_passes: frozenset[str] = frozenset()
     dump_stages: frozenset[str] = frozenset()  # "all" or stage names
     dump_dir: Path = Path("npu_dump")

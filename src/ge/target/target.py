@@ -32,11 +32,11 @@ _FEATURES = {
     "avx2_vnni": ("avx2",),
     "avx2_vnni_2": ("avx2",),
     "avx512_core": ("avx2", "avx512"),
-    "avx512_core_vnni": ("avx2", "avx512"),
-    "avx512_core_bf16": ("avx2", "avx512", "avx512_bf16"),
-    "avx512_core_fp16": ("avx2", "avx512", "avx512_bf16"),
-    "avx512_core_amx": ("avx2", "avx512", "avx512_bf16", "amx"),
-    "avx512_core_amx_fp16": ("avx2", "avx512", "avx512_bf16", "amx"),
+    "avx512_core_vnni": ("avx2", "avx512", "avx512_vnni"),
+    "avx512_core_bf16": ("avx2", "avx512", "avx512_vnni", "avx512_bf16"),
+    "avx512_core_fp16": ("avx2", "avx512", "avx512_vnni", "avx512_bf16"),
+    "avx512_core_amx": ("avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
+    "avx512_core_amx_fp16": ("avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"),
 }
 
 
@@ -73,7 +73,7 @@ class Target:
 
     @property
     def features(self) -> frozenset[str]:
-        """The instruction sets beyond SSE4 that kernels may use: avx2, avx512, avx512_bf16, amx."""
+        """The instruction sets beyond SSE4 that kernels may use: avx2, avx512, avx512_vnni, avx512_bf16, amx."""
         return frozenset(_FEATURES.get(self.isa, ()))
 
     @property

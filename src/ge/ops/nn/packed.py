@@ -87,6 +87,8 @@ class PackedMatMul(Operator):
     signed = Attr(bool, False)  # levels are two's complement; those of int8 always are
     dataflow = Rows()
     foldable = False
+    algorithm_names = ("MatMulNBits",)
+    may_round = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
