@@ -83,6 +83,17 @@ def test_large_kernels_and_library_calls_stay() -> None:
     assert schedule(plan, [[t] for t in made]) == [(0, False), (1, False)]
 
 
+def test_checks_begin_at_once_and_are_joined() -> None:
+    """They only read; what overwrites their input, and the end of the graph, waits for them."""
+    buffers = [Buffer("input", 256), *arena(0, 1), Buffer("output", 256)]
+    tasks = [("check", [0], []), ("matmul", [0], [1]), ("matmul", [1], [3])]
+    aside = [Move.FORK, (0, True), (1, False), (2, False), Move.JOIN]
+    assert planned(buffers, tasks) == aside
+    later = [("matmul", [0], [1]), ("check", [1], []), ("matmul", [0], [2]), ("matmul", [2], [1])]
+    found = planned(buffers, later)
+    assert found.index((1, True)) < found.index(Move.JOIN) < found.index((3, False)) and found[1] is Move.FORK
+
+
 def test_casts_of_inputs_run_ahead() -> None:
     buffers = [Buffer("input", 256), *arena(*range(20))]
     chain = [("matmul", [n], [n + 1]) for n in range(1, 15)]

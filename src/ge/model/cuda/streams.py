@@ -114,9 +114,11 @@ def schedule(plan: Plan, groups: Sequence[Sequence[Task]]) -> list[tuple[int, bo
     waiting: list[int] = []
     patience = 0
     queued, running = _Access(), _Access()
+    forked = False  # tasks that only read, such as checks, have to be joined as well
 
     def fork() -> None:
-        nonlocal queued
+        nonlocal queued, forked
+        forked = True
         moves.append(Move.FORK)
         moves.extend((n, True) for n in waiting)
         running.add(queued)
@@ -124,7 +126,8 @@ def schedule(plan: Plan, groups: Sequence[Sequence[Task]]) -> list[tuple[int, bo
         queued = _Access()
 
     def join() -> None:
-        nonlocal running
+        nonlocal running, forked
+        forked = False
         moves.append(Move.JOIN)
         running = _Access()
 
@@ -142,13 +145,13 @@ def schedule(plan: Plan, groups: Sequence[Sequence[Task]]) -> list[tuple[int, bo
         whole = any(task.kind == "while" for task in groups[number])
         if waiting and (whole or patience <= 0 or access[number].conflicts(queued)):
             fork()
-        if (running.writes.ports or running.writes.spans) and (whole or access[number].conflicts(running)):
+        if forked and (whole or access[number].conflicts(running)):
             join()
         moves.append((number, False))
         patience -= 1
     if waiting:
         fork()
-    if running.writes.ports or running.writes.spans:
+    if forked:
         join()
     return moves
 
