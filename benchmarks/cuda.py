@@ -241,6 +241,45 @@ NETWORKS: dict[str, Callable[[int], tuple[Any, tuple[Any, ...]]]] = {
 }
 
 
+INT8 = "_int8"  # the end of the name of a network whose products ONNX Runtime quantises
+
+
+def _exported(model: Any, half: Any, inputs: Sequence[Any], folder: str, int8: bool) -> tuple[Path, Any]:
+    """The file of a network and its options: in float16, or in float32 with integer products."""
+    import torch
+
+    import ge
+    from ge.options import CompileOptions
+    from npu_runtime import cuda
+
+    path, target = Path(folder) / "model.onnx", str(cuda.describe(0)["architecture"])
+    given = tuple(inputs)
+    torch.onnx.export(model if int8 else half, given, str(path), dynamo=False, opset_version=17)
+    if not int8:
+        return path, CompileOptions(target=target)
+    from onnxruntime import quantization
+
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            session = quantization.calibrate.onnxruntime.InferenceSession(path)
+            names = [port.name for port in session.get_inputs()]
+            self.rest = iter([dict(zip(names, (x.numpy() for x in given), strict=True))])
+
+        def get_next(self) -> Any:
+            return next(self.rest, None)
+
+    quantised = path.with_name("int8.onnx")
+    quantization.quantize_static(
+        path,
+        quantised,
+        Samples(),
+        op_types_to_quantize=["MatMul"],
+        per_channel=True,
+        extra_options={"MatMulConstBOnly": True},
+    )
+    return quantised, CompileOptions(target=target, precision_mode=ge.PrecisionMode.MIX_FP16)
+
+
 def measure(run: Callable[[], Any], repeats: int = 50) -> float:
     """The median milliseconds of a call between two events."""
     import torch
@@ -265,12 +304,12 @@ def rows(
     import torch
 
     import ge
-    from ge.options import CompileOptions
-    from npu_runtime import cuda
 
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # its operators have no form in ONNX
-    model, inputs = NETWORKS[name](batch)
+    int8 = name.endswith(INT8)
+    model, inputs = NETWORKS[name.removesuffix(INT8)](batch)
+    single = copy.deepcopy(model) if int8 else None
     with torch.inference_mode():
         double = [x.double().cuda() if x.is_floating_point() else x.cuda() for x in inputs]
         want = _first(model.double().cuda()(*double)).float().cpu().numpy()
@@ -278,16 +317,17 @@ def rows(
         half = model.half().cpu()
         feeds = tuple(x.half() if x.is_floating_point() else x for x in inputs)
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model.onnx"
-            torch.onnx.export(half, feeds, str(path), dynamo=False, opset_version=17)
+            given = inputs if int8 else feeds
+            path, options = _exported(single, half, given, folder, int8)
+            arrays = [x.numpy() for x in given]
             began = time.perf_counter()
-            compiled = ge.compile(path, CompileOptions(target=cuda.describe(0)["architecture"]))
+            compiled = ge.compile(path, options)
             yield "compile s", time.perf_counter() - began
-            got = compiled.run([x.numpy() for x in feeds])[0].astype(np.float32)
+            got = compiled.run(arrays)[0].astype(np.float32)
             yield "compile and first run s", time.perf_counter() - began
             began = time.perf_counter()
-            again = ge.compile(path, CompileOptions(target=cuda.describe(0)["architecture"]))
-            again.run([x.numpy() for x in feeds])
+            again = ge.compile(path, options)
+            again.run(arrays)
             yield "again, with the cache s", time.perf_counter() - began
             del again
         yield "eager float16 error", _error(_eager(half, feeds), want)
@@ -304,12 +344,12 @@ def rows(
             compiled.program.tune(tuning)
             yield "tuning s", time.perf_counter() - began
             yield "ours", compiled.program.seconds() * 1e3
-            tuned = compiled.run([x.numpy() for x in feeds])[0].astype(np.float32)
+            tuned = compiled.run(arrays)[0].astype(np.float32)
             yield "tuned error", _error(tuned, want)
             yield "wrong candidates", len(compiled.program.loaded.wrong)
         if profile:
             print("\n".join(compiled.program.loaded.wrong))
-            tasks = sorted(compiled.profile([x.numpy() for x in feeds]), key=lambda t: -t.seconds)
+            tasks = sorted(compiled.profile(arrays), key=lambda t: -t.seconds)
             for task in tasks[:25]:
                 print(f"{task.seconds * 1e6:9.1f} us  {task.name[:60]:60} {task.shape} {task.implementation}")
         for peer, (run, _, _) in ready.items():

@@ -13,8 +13,8 @@ using Handle = struct LtTag*;
 using Object = void*;
 
 // What is used of cuBLASLt; numbers are those of its published interface.
-constexpr int kFloat32 = 0, kFloat16 = 2, kBfloat16 = 14;
-constexpr int kComputeFloat32 = 68;  // true float32: no TF32
+constexpr int kFloat32 = 0, kFloat16 = 2, kInt8 = 3, kInt32 = 10, kBfloat16 = 14;
+constexpr int kComputeFloat32 = 68, kComputeInt32 = 72;  // true float32: no TF32
 constexpr int kTransposeA = 3, kTransposeB = 4, kEpilogue = 7, kBiasPointer = 8;
 constexpr int kBatchCount = 5, kBatchStride = 6;
 constexpr int kMaxWorkspace = 1, kAlignmentA = 5, kAlignmentB = 6, kAlignmentC = 7, kAlignmentD = 8;
@@ -77,8 +77,11 @@ const Lt& lt(const std::string& path) {
 }
 
 int type_of(const std::string& dtype) {
-  static const std::map<std::string, int> types = {
-      {"float32", kFloat32}, {"float16", kFloat16}, {"bfloat16", kBfloat16}};
+  static const std::map<std::string, int> types = {{"float32", kFloat32},
+                                                   {"float16", kFloat16},
+                                                   {"bfloat16", kBfloat16},
+                                                   {"int8", kInt8},
+                                                   {"int32", kInt32}};
   const auto found = types.find(dtype);
   if (found == types.end()) throw Unsupported("cuBLASLt products of " + dtype + " are not implemented");
   return found->second;
@@ -103,7 +106,8 @@ struct Product::Parts {
   Handle handle = nullptr;
   Object desc = nullptr, a = nullptr, b = nullptr, residual = nullptr, y = nullptr;
   bool has_bias = false;
-  float beta = 0.0f;
+  bool integer = false;  // factors and sums are int32
+  bool has_residual = false;
   std::vector<Heuristic> found;
 
   ~Parts() {
@@ -141,7 +145,11 @@ Product::Product(Device& device, const ProductSpec& spec) : parts_(new Parts(lt(
   device.use();
   p.handle = handle_of(p.library, device);
   const int type = type_of(spec.dtype), result = type_of(spec.result);
-  ok(p.library.desc_create(&p.desc, kComputeFloat32, kFloat32), "cublasLtMatmulDescCreate");
+  p.integer = type == kInt8;
+  if (p.integer != (result == kInt32)) throw Unsupported("products of int8 have int32 results");
+  ok(p.library.desc_create(&p.desc, p.integer ? kComputeInt32 : kComputeFloat32,
+                           p.integer ? kInt32 : kFloat32),
+     "cublasLtMatmulDescCreate");
   // y^T = b^T a^T: the operands change places.
   const int turn_b = p.layout(&p.b, type, spec.b, spec.stack),
             turn_a = p.layout(&p.a, type, spec.a, spec.stack);
@@ -153,7 +161,7 @@ Product::Product(Device& device, const ProductSpec& spec) : parts_(new Parts(lt(
   p.set(kTransposeA, turn_b);
   p.set(kTransposeB, turn_a);
   p.has_bias = spec.has_bias;
-  p.beta = spec.has_residual ? 1.0f : 0.0f;
+  p.has_residual = spec.has_residual;
   int epilogue = spec.has_bias ? kEpilogueBias : 0;
   if (spec.activation == "relu") epilogue |= kEpilogueRelu;
   if (spec.activation == "gelu_tanh") epilogue |= kEpilogueGelu;
@@ -198,10 +206,14 @@ void Product::enqueue(const Stream& stream, std::size_t candidate, Address a, Ad
   Parts& p = *parts_;
   p.device.use();
   if (p.has_bias) p.set(kBiasPointer, bias);
-  const float one = 1.0f;
-  ok(p.library.matmul(p.handle, p.desc, &one, b, p.b, a, p.a, &p.beta, residual != 0 ? residual : y,
-                      p.residual, y, p.y, p.found.at(candidate).algorithm, workspace, kWorkspace,
-                      stream.handle()),
+  const float factors[] = {0.0f, 1.0f};
+  const std::int32_t whole[] = {0, 1};
+  const auto factor = [&](bool one) -> const void* {
+    return p.integer ? static_cast<const void*>(&whole[one]) : &factors[one];
+  };
+  ok(p.library.matmul(p.handle, p.desc, factor(true), b, p.b, a, p.a, factor(p.has_residual),
+                      residual != 0 ? residual : y, p.residual, y, p.y, p.found.at(candidate).algorithm,
+                      workspace, kWorkspace, stream.handle()),
      "cublasLtMatmul");
 }
 

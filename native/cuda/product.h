@@ -18,8 +18,8 @@ struct Matrix {
 
 struct ProductSpec {
   std::string library;  // path of libcublasLt
-  std::string dtype;    // of all operands: float32, float16 or bfloat16; sums are float32
-  std::string result;   // type of the result and the residual: that of the operands, or float32
+  std::string dtype;    // of all operands: float32, float16 or bfloat16; sums are float32. Or int8
+  std::string result;  // type of the result and the residual: that of the operands, or float32; int32 of int8
   std::int64_t stack = 1;
   Matrix a, b, y, residual;
   bool has_bias = false;

@@ -181,8 +181,10 @@ class CublasLt(_Library):
     activations = ("relu", "gelu_tanh", "gelu_erf")
 
     def unfit(self, op: Operation) -> str:
-        """16-bit operands may have a float32 result, without an epilogue."""
+        """16-bit operands may have a float32 result, without an epilogue; 8-bit integers have an int32 one."""
         y = op.outputs[0]
+        if op.inputs[0].dtype == "int8":
+            return _integer_unfit(op)
         if y.dtype != "float32" or op.inputs[0].dtype == "float32":
             return super().unfit(op)
         if op.flag("has_bias") or op.post_ops:
@@ -201,6 +203,31 @@ class CublasLt(_Library):
         if bias is not None and (bias.shape[-1] != y.shape[-1] or math.prod(bias.shape) != y.shape[-1]):
             return "the bias is not one number for each column"
         return ""
+
+
+_INTEGER_ROW = 16  # bytes to which rows of 8-bit matrices are aligned
+_PLAIN = {
+    "src_scale": 1.0,
+    "dst_scale": 1.0,
+    "src_zero_point": 0,
+    "dst_zero_point": 0,
+    "has_bias": False,
+    "has_weight_scales": False,
+}
+
+
+def _integer_unfit(op: Operation) -> str:
+    """Products of int8 matrices are exact sums of 32 bits; scales and biases are separate (split_scales)."""
+    x, w, y = *op.inputs[:2], op.outputs[0]
+    if (x.dtype, w.dtype, y.dtype) != ("int8", "int8", "int32") or len(op.inputs) > 2 or op.post_ops:
+        return "it multiplies int8 by int8, without an epilogue"
+    if any(op.attrs.get(name, plain) != plain for name, plain in _PLAIN.items()):
+        return "it has no scales and zero points"
+    if any(len(v.shape) != 2 or not v.contiguous for v in (x, w, y)) or not all((*x.shape, *w.shape)):
+        return "it takes single dense matrices"
+    if w.shape[0] % _INTEGER_ROW or w.shape[1] % _INTEGER_ROW:
+        return f"depth and columns are no multiples of {_INTEGER_ROW}"
+    return ""
 
 
 class CudnnProduct(_Library):

@@ -44,6 +44,7 @@ from ge.passes.layout.row_factors import RowFactors
 from ge.passes.layout.sink_slices import SinkSlices
 from ge.passes.layout.sink_transposes import SinkTransposes
 from ge.passes.layout.split_batch import SplitBatch
+from ge.passes.layout.split_scales import SplitScales
 from ge.passes.layout.weights_last import WeightsLast
 from ge.passes.memory.recompute import Recompute
 from ge.passes.precision.hoist_casts import HoistCasts
@@ -109,7 +110,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("factors", (RowFactors(), _DEAD_CODE), fixpoint=False),
     Stage("chains", (FuseChains(), _DEAD_CODE), fixpoint=False),
     Stage("weight_format", (WeightsLast(), *_TIDY)),
-    Stage("alignment", (FoldStrides(), AlignProducts(), _DEAD_CODE), fixpoint=False),
+    Stage("alignment", (SplitScales(), FoldStrides(), AlignProducts(), *_TIDY), fixpoint=False),
     Stage("recompute", (Recompute(), _DEAD_CODE), fixpoint=False),
     Stage("storage", (StoreNarrow(),), fixpoint=False),
     Stage("batch", (SplitBatch(),), fixpoint=False),

@@ -55,7 +55,26 @@ _TIMED_LAUNCHES = 10
 
 _Kernel = tuple[cuda.Module, str, int, int]  # code, symbol, blocks and threads
 _Operand = int | View  # an address, or a view whose address depends on the binding
-_LibraryCall = cuda.Product | cuda.Convolution | cuda.Attention
+
+
+@dataclass
+class _GeneratedCall:
+    """A generated kernel in the place of a library call."""
+
+    run: Callable[[], None]
+    candidates: int = 1
+
+    def describe(self, candidate: int) -> str:
+        return "generated"
+
+    def prepare(self, candidate: int) -> int:
+        return 0
+
+    def enqueue(self, stream: cuda.Stream, candidate: int, workspace: int) -> None:
+        self.run()
+
+
+_LibraryCall = cuda.Product | cuda.Convolution | cuda.Attention | _GeneratedCall
 
 
 @dataclass
@@ -558,11 +577,40 @@ class _Loaded:
 
     def _product(self, task: Task) -> Callable[[], None]:
         op = Operation.of(task)
+        if op.inputs[0].dtype == "int8":
+            return self._call(
+                task, [lambda: self._integer_product_way(task), lambda: self._integer_product_kernel(task)]
+            )
         ways: dict[str, list[Callable[[], _Way]]] = {
             "cublaslt": [lambda: self._product_way(task, op)],
             "cudnn": [lambda: self._product_by_windows(task, op)],
         }
         return self._call(task, self._in_order(task, op, ways))
+
+    def _integer_product_way(self, task: Task) -> _Way:
+        """A product of int8 matrices; the library reads weights column by column."""
+        x, w, y = *task.inputs, task.outputs[0]
+        if self.plan.buffers[w.buffer].kind != "constant":
+            raise UnsupportedTask("weights that the step computes are not turned for an integer product")
+        if w not in self.packed:
+            self.packed[w] = self._upload(np.ascontiguousarray(self._constant(w).T))
+        depth, columns = w.shape
+        sides = (x.shape[0], depth, depth, 1, 0), (depth, columns, 1, depth, 0), (*y.shape, columns, 1, 0)
+        call = self._library_call("Product", "cublasLt", "int8", "int32", 1, *sides, (), False, "")
+        operands = self._aligned(x, task), self.packed[w].address, 0, 0, self._aligned(y, task)
+        return _Way("cublaslt", call, operands)
+
+    def _integer_product_kernel(self, task: Task) -> _Way:
+        """The same in a generated kernel, where the library has no algorithm or the weights are computed."""
+        import tbe
+
+        a, b = (tbe.placeholder(v.shape, v.dtype) for v in task.inputs)
+        shape = (*task.outputs[0].shape, a.shape[1])
+        terms = tbe.compute(
+            shape, lambda i, j, k: tbe.cast(a[(i, k)], "int32") * tbe.cast(b[(k, j)], "int32")
+        )
+        kernel = self.built([a, b], [tbe.reduce("sum", terms, 2)], aligned=False)
+        return _Way("kernel", _GeneratedCall(self.launcher(kernel, [*task.inputs, *task.outputs])), ())
 
     def _product_by_windows(self, task: Task, op: Operation) -> _Way:
         """A product with constant weights as a 1x1 convolution in which each row is an image."""

@@ -32,7 +32,7 @@ class _Operand:
                 (sum((i * s for i, s in zip(at, strides, strict=True)), tbe.cast(at[0], "int64") * 0),)
             ]
 
-        self.value = tbe.cast(tbe.compute(shape, element), "float32")
+        self.value = tbe.cast(tbe.compute(shape, element), "int32" if dtype == "int8" else "float32")
 
 
 class _Kernel:
