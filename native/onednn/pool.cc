@@ -112,8 +112,9 @@ dnnl::pooling_forward::primitive_desc pool_desc(const PoolGeometry& pool, const 
           allow_empty};
 }
 
-// The library's maxima pass over NaN. A task with "keeps_nan" has NaN wherever its window has it. Generated
-// code (jit) raises the flag on NaN, compiled code compares quietly.
+// The library's maxima pass over NaN and begin with the lowest number. With "keeps_nan" a result is NaN
+// wherever its window has it, and -inf where its window has nothing else. Generated code (jit) raises the
+// flag on NaN, compiled code compares quietly.
 NanRepair repair_of_maxima(const PoolGeometry& pool, const Desc& source, const Desc& target,
                            std::string_view name) {
   NanRepair repair;
@@ -133,6 +134,7 @@ void lower_library_pool(Lowering& low) {
   const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(rank));
   RepairOf repair;
   if (low.attrs().flag("keeps_nan")) {
+    if (attributes.attr.get_post_ops().len() != 0) low.reject("maxima that keep NaN have no post-ops");
     repair = [&](const Desc& source, const Desc& target, std::string_view name) {
       return repair_of_maxima(pool, source, target, name);
     };

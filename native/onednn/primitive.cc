@@ -68,30 +68,42 @@ void copy_nan(const Desc& desc, const void* values, void* target) {
   }
 }
 
-// Bit patterns of a format: infinity without sign, one, NaN.
-template <class Bits, Bits kInfinity, Bits kOne, Bits kNan>
+// Marks of a format: NaN is marked two, -inf a half, and numbers between them one, so that the largest mark
+// of a window says what its maximum is. `kInfinity` is an infinity without its sign, `kStep` the distance
+// from a power of two to the next.
+template <class Bits, Bits kInfinity, Bits kOne, Bits kStep>
 struct Marks {
-  // Writes ones for NaN and zeros for all other elements.
+  static constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  static constexpr Bits kSign = static_cast<Bits>(~kMagnitude);
+  static constexpr Bits kLeast = kSign | kInfinity, kLowest = kLeast - 1, kNan = kInfinity | (kStep >> 1);
+  static constexpr Bits kOfLeast = kOne - kStep, kOfNan = kOne + kStep;
+
+  static bool is_nan(Bits bits) { return (bits & kMagnitude) > kInfinity; }
+
   static void set(const void* values, void* marks, std::size_t bytes) {
-    constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
     const auto* from = static_cast<const Bits*>(values);
     auto* to = static_cast<Bits*>(marks);
     for (std::size_t i = 0; i < bytes / sizeof(Bits); ++i) {
-      to[i] = (from[i] & kMagnitude) > kInfinity ? kOne : Bits{0};
+      to[i] = is_nan(from[i]) ? kOfNan : from[i] == kLeast ? kOfLeast : kOne;
     }
   }
-  static bool any(const void* values, std::size_t bytes) {
-    constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  static bool any_nan(const void* values, std::size_t bytes) {
     const auto* from = static_cast<const Bits*>(values);
-    const auto is_nan = [](Bits bits) { return (bits & kMagnitude) > kInfinity; };
     return std::any_of(from, from + bytes / sizeof(Bits), is_nan);
   }
-  // Writes NaN at marked elements.
+  // Without an early end, so that the loop is vectorised.
+  static bool any_lowest(const void* values, std::size_t bytes) {
+    const auto* from = static_cast<const Bits*>(values);
+    Bits found = 0;
+    for (std::size_t i = 0; i < bytes / sizeof(Bits); ++i) found |= static_cast<Bits>(from[i] == kLowest);
+    return found != 0;
+  }
   static void apply(const void* marks, void* target, std::size_t bytes) {
     const auto* from = static_cast<const Bits*>(marks);
     auto* to = static_cast<Bits*>(target);
     for (std::size_t i = 0; i < bytes / sizeof(Bits); ++i) {
-      if (from[i] == kOne) to[i] = kNan;
+      if (from[i] == kOfNan) to[i] = kNan;
+      if (from[i] == kOfLeast) to[i] = kLeast;
     }
   }
 };
@@ -100,11 +112,11 @@ template <class Function>
 void with_marks(const Desc& desc, const Function& function) {
   switch (desc.get_data_type()) {
     case DataType::f32:
-      return function(Marks<std::uint32_t, 0x7f800000, 0x3f800000, 0x7fc00000>());
+      return function(Marks<std::uint32_t, 0x7f800000, 0x3f800000, 0x00800000>());
     case DataType::bf16:
-      return function(Marks<std::uint16_t, 0x7f80, 0x3f80, 0x7fc0>());
+      return function(Marks<std::uint16_t, 0x7f80, 0x3f80, 0x0080>());
     case DataType::f16:
-      return function(Marks<std::uint16_t, 0x7c00, 0x3c00, 0x7e00>());
+      return function(Marks<std::uint16_t, 0x7c00, 0x3c00, 0x0400>());
     default:
       return;  // integers
   }
@@ -122,7 +134,8 @@ class RepairedPrimitive : public BoundPrimitive {
     const bool keep = repair_.accumulates && (state.suspect || !repair_.reported);
     const std::vector<char> addend = keep ? held() : std::vector<char>();
     BoundPrimitive::run(state);
-    if (!(repair_.raises ? invalid_raised() : reads_nan())) return;
+    const bool meets_nan = repair_.raises ? invalid_raised() : reads_nan();
+    if (!meets_nan && !(repair_.pools_marks && gives_lowest())) return;
     state.suspect = true;
     restore(state, addend);
   }
@@ -173,10 +186,22 @@ class RepairedPrimitive : public BoundPrimitive {
   }
 
   bool reads_nan() const {
-    const dnnl_exec_arg_t& source = argument(DNNL_ARG_SRC);
-    const Desc desc = desc_of(source.memory);
+    return any(argument(DNNL_ARG_SRC), [](auto format, const void* values, std::size_t bytes) {
+      return format.any_nan(values, bytes);
+    });
+  }
+
+  bool gives_lowest() const {
+    return any(target(), [](auto format, const void* values, std::size_t bytes) {
+      return format.any_lowest(values, bytes);
+    });
+  }
+
+  template <class Test>
+  static bool any(const dnnl_exec_arg_t& argument, const Test& test) {
+    const Desc desc = desc_of(argument.memory);
     bool found = false;
-    with_marks(desc, [&](auto format) { found = format.any(data_of(source.memory), desc.get_size()); });
+    with_marks(desc, [&](auto format) { found = test(format, data_of(argument.memory), desc.get_size()); });
     return found;
   }
 

@@ -85,8 +85,8 @@ struct NanRepair {
   std::function<Primitive(const dnnl::primitive_attr&)> make;  // the same primitive with other attributes
   bool accumulates = false;
   bool reported = false;  // NaN in what the output held before
-  // A maximum of windows passes over NaN: marks of NaN in the source, pooled alike, tell which results are
-  // NaN.
+  // A maximum of windows passes over NaN, and is the lowest number where a window has -inf only: marks of
+  // both in the source, pooled alike, tell which results they are.
   bool pools_marks = false;
   bool raises = true;  // otherwise the source is searched for NaN in every run
 };

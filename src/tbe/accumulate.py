@@ -114,6 +114,8 @@ def result(b: Builder, r: Reduction, parts: Sequence[Value]) -> Value:
 def prefix(b: Builder, r: Running, before: Value, x: Value) -> tuple[Value, Value]:
     """The total after a vector of elements, and the running values in its lanes."""
     lanes = x.lanes
+    if r.op == "prod" and DTYPES[r.dtype].is_float:
+        return _prefix_in_order(b, r, before, x)
     nothing = b.like(x, neutral(r.op, r.dtype))
     step = 1
     while step < lanes:
@@ -128,6 +130,14 @@ def prefix(b: Builder, r: Running, before: Value, x: Value) -> tuple[Value, Valu
         return total, before
     first = b.splat(before, lanes)
     return total, b.shuffle(running, first, [lanes, *range(lanes - 1)])
+
+
+def _prefix_in_order(b: Builder, r: Running, before: Value, x: Value) -> tuple[Value, Value]:
+    """The same, one lane after another: a zero stays zero, whatever follows it would overflow to by itself."""
+    totals = [before]
+    for lane in range(x.lanes):
+        totals.append(accumulate(b, r.op, totals[-1], b.extract(x, lane), r.dtype))
+    return totals[-1], b.join(totals[:-1] if r.exclusive else totals[1:])
 
 
 def flat(nested: Sequence[Any]) -> list[Value]:

@@ -131,6 +131,15 @@ class Builder:
             f"shufflevector {ty} {first.name}, {ty} poison, <{lanes} x i32> zeroinitializer", x.elem, lanes
         )
 
+    def join(self, values: Sequence[Value]) -> Value:
+        """A vector of scalars."""
+        joined = values[0] if len(values) == 1 else Value("poison", values[0].elem, len(values))
+        for lane, x in enumerate(values if len(values) > 1 else ()):
+            joined = self.emit(
+                f"insertelement {joined.ty} {joined.name}, {x.elem} {x.name}, i64 {lane}", x.elem, len(values)
+            )
+        return joined
+
     # -- instructions -------------------------------------------------------------------------------------
 
     def op(self, opcode: str, a: Value, b: Value) -> Value:

@@ -111,6 +111,18 @@ def test_scans_of_other_types(dtype) -> None:
             check([x], [tbe.scan("sum", x, axis)], {x: data_for(x)}, target, atol=0.05)
 
 
+def test_products_are_scanned_in_order() -> None:
+    """Products of later elements overflow by themselves."""
+    data = np.full((3, 40), 1e30, np.float32)
+    data[:, 0] = data[0] = 0
+    x = tbe.placeholder(data.shape, "float32")
+    for target in TARGETS:
+        for axis in (0, 1):
+            check(
+                [x], [tbe.scan("prod", x, axis), tbe.scan("prod", x, axis, exclusive=True)], {x: data}, target
+            )
+
+
 def test_scan_fused_on_both_sides() -> None:
     x, y = tbe.placeholder((40, 9), "float32"), tbe.placeholder((40, 9), "float32")
     t = tbe.unary("exp", tbe.scan("sum", x * 0.1, 0) + y)

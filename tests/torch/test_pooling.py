@@ -92,3 +92,43 @@ def test_maxima_of_windows_with_nan_are_nan(name: str, channels: int, dtype: tor
     compiled = torch.compile(POOLS[name], backend=torchair.get_npu_backend())
     for values in (x, x.nan_to_num(), x):
         torch.testing.assert_close(compiled(values), POOLS[name](values), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_maximum_of_nothing_but_minus_infinity_is_minus_infinity(
+    name: str, channels: int, dtype: torch.dtype
+) -> None:
+    """oneDNN's maxima begin with the lowest number."""
+    x = torch.full((2, channels, 9, 9), -torch.inf, dtype=dtype)
+    x[0, 0, 4, 4], x[0, 0, 6, 6], x[1, -1, 8, 0] = 1, torch.nan, torch.finfo(dtype).min
+    torch._dynamo.reset()
+    compiled = torch.compile(POOLS[name], backend=torchair.get_npu_backend())
+    torch.testing.assert_close(compiled(x), POOLS[name](x), equal_nan=True)
+
+
+@pytest.mark.parametrize("window", [(3, 2, 1, 1), (2, 1, 1, 2), (2, 2, 0, 1)])
+def test_positions_of_minus_infinity_are_inside_of_the_image(window: tuple[int, int, int, int]) -> None:
+    def pooled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return F.max_pool2d(x, *window, return_indices=True)
+
+    x = torch.full((1, 2, 7, 8), -torch.inf)
+    x[0, 0, 3, 3] = 1
+    found, expected = torch.compile(pooled, backend="npu")(x), pooled(x)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("sizes", [(5, 3), (4, 7), (20, 15), (2, 10)])
+def test_means_of_windows_keep_nan_and_infinity_inside(sizes: tuple[int, int]) -> None:
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        return F.adaptive_avg_pool2d(x, sizes)
+
+    x = torch.randn(2, 3, 9, 10, requires_grad=True)
+    twin, special = x.detach().clone().requires_grad_(), x.detach().clone()
+    special[0, 0, 0, 2], special[1, 1, 8, 9], special[0, 2] = torch.nan, torch.inf, -torch.inf
+    compiled = torch.compile(pooled, backend="npu")
+    torch.testing.assert_close(compiled(special), pooled(special), equal_nan=True)
+    compiled(x).square().sum().backward()
+    pooled(twin).square().sum().backward()
+    torch.testing.assert_close(x.grad, twin.grad)

@@ -42,3 +42,22 @@ def test_softmax_of_one_element(name: str, shape: tuple[int, ...]) -> None:
     for number in (math.nan, math.inf, -math.inf, 2.0):
         found, expected = (f(torch.full(shape, number, requires_grad=True)) for f in (function, shares))
         torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_products_after_a_zero_are_zero(dtype: torch.dtype, axis: int) -> None:
+    large = torch.full((3, 40), torch.finfo(dtype).max, dtype=dtype)
+    large[:, 0] = large[0] = 0
+    torch._dynamo.reset()
+    found = torch.compile(lambda x: x.cumprod(axis), backend="npu")(large)
+    torch.testing.assert_close(found, large.cumprod(axis), equal_nan=True)
+
+
+def test_running_totals_of_many_numbers_are_as_exact_as_in_eager_mode() -> None:
+    numbers = torch.rand(50000, generator=torch.Generator().manual_seed(0))
+    growing = torch.cat([torch.full((600,), 0.5), torch.full((600,), 2.0)])
+    torch._dynamo.reset()
+    total, product = torch.compile(lambda x, y: (x.cumsum(0), y.cumprod(0)), backend="npu")(numbers, growing)
+    torch.testing.assert_close(total, numbers.cumsum(0), rtol=2**-23, atol=0)
+    torch.testing.assert_close(product, growing.cumprod(0), rtol=2**-23, atol=0)

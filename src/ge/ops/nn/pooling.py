@@ -118,7 +118,8 @@ def _task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[Vie
 class MaxPool(Pooling):
     """The maximum of each window; borders do not count.
 
-    Frameworks disagree on NaN in a window: with `keeps_nan` the result is NaN, otherwise implementations may differ.
+    Frameworks disagree on NaN in a window, and on -inf as its maximum: with `keeps_nan` that is the result, otherwise
+    implementations may differ.
     """
 
     keeps_nan = Attr(bool, False)
@@ -230,7 +231,10 @@ class MaxPoolIndices(Pooling):
         for axis in range(space):
             inside = best // math.prod(window.kernel[axis + 1 :]) % window.kernel[axis]
             start = tbe.iota(best.shape, 2 + axis, "int64") * window.strides[axis] - window.pads_begin[axis]
-            plane = plane * data.shape[2 + axis] + start + inside * window.dilations[axis]
+            # A border comes first among equals where a window has nothing but the lowest value.
+            hole = window.dilations[axis]
+            inside = tbe.binary("max", inside, (hole - 1 - start) // hole)
+            plane = plane * data.shape[2 + axis] + start + inside * hole
         back = channels_last_perm(rank, op.data_format)
         return tbe.transpose(y, back), tbe.transpose(plane, back)
 
@@ -600,25 +604,45 @@ def _adaptive_avg_pool(n: AtenNode) -> Any:
     if 0 in target or 0 in shape:
         raise Unsupported("windows of an empty tensor")
     if any(s % t for s, t in zip(sizes, target, strict=True)):
-        return n.back(_averaged(n, n.wide(x), sizes, target, False))
+        return n.back(_averaged(n, n.wide(x), sizes, target))
     kernel = [s // t for s, t in zip(sizes, target, strict=True)]
     return n.shaped(n.op("AvgPool", _batched(n, x, space), kernel=kernel, strides=kernel), n.out().shape)
 
 
-def _averaged(n: AtenNode, x: Any, sizes: Sequence[int], target: Sequence[int], backward: bool) -> Any:
-    """Means over windows of different sizes, one axis after another, as products with constant matrices."""
+def _averaged(n: AtenNode, x: Any, sizes: Sequence[int], target: Sequence[int]) -> Any:
+    """Means over windows of different sizes, one axis after another; what is beside a window is not read as 0 * x."""
     for axis, (size, count) in enumerate(zip(sizes, target, strict=True), desc_of(x).rank - len(sizes)):
-        means = np.zeros((size, count), np.float32)
-        for i in range(count):
-            begin, end = i * size // count, -(-(i + 1) * size // count)
-            means[begin:end, i] = 1 / (end - begin)
-        rank = desc_of(x).rank
-        swap = [*(a for a in range(rank) if a != axis), axis]
-        moved = n.turned(x, swap)
-        matrix = np.ascontiguousarray(means.T if backward else means).astype(numpy_dtype(desc_of(x).dtype))
-        made = n.op("MatMul", moved, n.builder.constant(matrix))
-        x = n.turned(made, [swap.index(a) for a in range(rank)])
+        begin, end = _adaptive_windows(size, count)
+        places = begin[:, None] + np.arange((end - begin).max())
+        inside = places < end[:, None]
+        taken = n.op("Gather", x, n.builder.constant(np.minimum(places, size - 1)), axis=axis)
+        if not inside.all():
+            after = (1,) * (desc_of(x).rank - axis - 1)
+            taken = n.op("Where", n.builder.constant(inside.reshape(*inside.shape, *after)), taken, 0)
+        total = n.op("ReduceSum", taken, axes=[axis + 1], keepdims=False)
+        shares = (1 / (end - begin)).reshape(-1, *(1,) * (desc_of(x).rank - axis - 1))
+        x = n.op("Mul", total, n.builder.constant(shares.astype(numpy_dtype(desc_of(x).dtype))))
     return x
+
+
+def _spread_means(n: AtenNode, g: Any, sizes: Sequence[int], target: Sequence[int]) -> Any:
+    """Gradients of these means, one axis after another, as products with constant matrices."""
+    for axis, (size, count) in enumerate(zip(sizes, target, strict=True), desc_of(g).rank - len(sizes)):
+        begin, end = _adaptive_windows(size, count)
+        places = np.arange(size)
+        inside = (places >= begin[:, None]) & (places < end[:, None])
+        matrix = (inside / (end - begin)[:, None]).astype(numpy_dtype(desc_of(g).dtype))
+        rank = desc_of(g).rank
+        swap = [*(a for a in range(rank) if a != axis), axis]
+        made = n.op("MatMul", n.turned(g, swap), n.builder.constant(matrix))
+        g = n.turned(made, [swap.index(a) for a in range(rank)])
+    return g
+
+
+def _adaptive_windows(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each of `count` windows begins and ends."""
+    numbers = np.arange(count)
+    return numbers * size // count, -(-(numbers + 1) * size // count)
 
 
 @aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
@@ -630,7 +654,7 @@ def _adaptive_backward(n: AtenNode) -> Any:
     if not desc_of(g).size or not x.size:
         raise Unsupported("windows of an empty tensor")
     if any(s % t for s, t in zip(sizes, target, strict=True)):
-        return n.back(_averaged(n, g, sizes, target, True))
+        return n.back(_spread_means(n, g, sizes, target))
     kernel = [s // t for s, t in zip(sizes, target, strict=True)]
     share = n.op("Mul", g, 1 / math.prod(kernel))
     outer = list(x.shape[:-space])

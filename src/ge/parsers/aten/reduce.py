@@ -205,11 +205,16 @@ def _logsumexp(n: AtenNode) -> Any:
 
 @aten("cumsum", "cumprod")
 def _running(n: AtenNode) -> Any:
-    x = n.cast(n.arg("self"), n.out().dtype)
-    type_ = "CumSum" if n.type.startswith("cumsum") else "CumProd"
-    if n.out().dtype == "bool":
+    """Totals of float32 are carried in float64, as eager mode's are."""
+    dtype = n.out().dtype
+    if dtype == "bool":
         raise Unsupported("running sums of bools")
-    return n.op(type_, x, axis=axis_of(n)) if desc_of(x).rank else n.op("Identity", x)
+    x = n.cast(n.arg("self"), dtype)
+    if not desc_of(x).rank:
+        return n.op("Identity", x)
+    type_ = "CumSum" if n.type.startswith("cumsum") else "CumProd"
+    wide = n.cast(x, "float64") if dtype == "float32" else x
+    return n.cast(n.op(type_, wide, axis=axis_of(n)), dtype)
 
 
 # -- order -------------------------------------------------------------------------------------------------
