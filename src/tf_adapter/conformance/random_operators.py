@@ -57,14 +57,36 @@ _binary("logical_and logical_or math.logical_xor", ("bool",), EXACT, 0.4)
 _binary("bitwise.bitwise_and bitwise.bitwise_or bitwise.bitwise_xor", INTEGERS, EXACT, 0.3)
 
 
+# What breaks a kernel that looks at an element too much: elements that tie, overflow, or are not numbers.
+_ODD = {
+    "ties": "tf.round({0})",
+    "nan": "_swap({0}, tf.abs({0}) > 0.75, np.nan)",
+    "infinite": "_swap({0}, tf.abs({0}) > 0.5, np.inf)",
+    "nothing": "_swap({0}, {0} < 0.25, -np.inf)",
+    "largest": "_swap({0}, {0} > 0.5, {0}.dtype.max)",
+    "smallest": "_swap({0}, {0} < 0.25, {0}.dtype.min)",
+}
+_SWAP = "tf.raw_ops.SelectV2(condition={c}, t=tf.fill(tf.shape({x}), tf.cast({v}, {x}.dtype)), e={x})"
+
+
+def _odd(d: Draw, x: Value, place: str = "{0}", without: str = "") -> str:
+    """An operand, two times in five with odd elements; `without` names kinds that the framework leaves open."""
+    if x.dtype not in FLOATS or not d.chance(0.4):
+        return place
+    kind = d.choice([k for k in _ODD if k not in without.split()])
+    text = _ODD[kind]
+    if not text.startswith("_swap"):
+        return text.replace("{0}", place)
+    x_, condition, value = text[len("_swap(") : -1].split(", ")
+    made = _SWAP.replace("{c}", condition).replace("{x}", x_).replace("{v}", value)
+    return made.replace("{0}", place)
+
+
 @_add("cast", 1.5)
 def _cast(d: Draw) -> Call:
-    """Numbers out of range are left to tests of the conversion itself."""
     x, to = d.pick(), d.dtype()
     if x.dtype in FLOATS and to in INTEGERS:
-        low = 0 if to[0] == "u" else -100
-        inner = "tf.where(tf.math.is_nan({0}), tf.zeros_like({0}), {0})"
-        return Call(f"tf.cast(tf.clip_by_value({inner}, {low}, 100), tf.{to})", [x], noise=EXACT)
+        return Call(f"tf.cast({_odd(d, x)}, tf.{to})", [x], noise=EXACT)
     if x.dtype in COMPLEX and to not in COMPLEX:
         return Call("tf.math.abs({0})", [x])
     return Call(f"tf.cast({{0}}, tf.{to})", [x], noise=FLUSHED)
@@ -118,9 +140,42 @@ _BELOW_INFINITY = "tf.where({0} < float('inf'), {0}, tf.zeros_like({0}))"
 @_add("nn.softmax nn.log_softmax argmax argmin", 0.4)
 def _along(n: str, d: Draw) -> Call:
     x = d.pick(FLOATS if n.startswith("nn") else REAL, (1, 2, 3, 4))
-    place = _ORDERED if n.startswith("arg") and x.dtype in FLOATS else "{0}"
-    place = _BELOW_INFINITY if n == "nn.softmax" else place
+    place = _BELOW_INFINITY if n == "nn.softmax" else "{0}"
+    place = _odd(d, x, place, "nan infinite" if n == "nn.softmax" else "")
     return Call(f"tf.{n}({place}, {d.axis(x)})", [x], noise=UNIT if n == "nn.log_softmax" else SUMS)
+
+
+@_add("reduced", 0.3)
+def _reduced(d: Draw) -> Call:
+    """Sums and extremes of what is not a number here and there."""
+    x = d.pick(FLOATS, (1, 2, 3))
+    name = d.choice(
+        ["reduce_sum", "reduce_max", "reduce_min", "reduce_mean", "reduce_logsumexp", "reduce_prod"]
+    )
+    noise = UNIT if name == "reduce_logsumexp" else SUMS
+    return Call(f"tf.{name}({_odd(d, x)}, {d.axes(x)})", [x], noise=noise)
+
+
+# Losses of logits and labels of the same shape.
+_LOSSES = {
+    "softmax": "tf.nn.softmax_cross_entropy_with_logits(labels={1}, logits={0})",
+    "sigmoid": "tf.nn.sigmoid_cross_entropy_with_logits(labels={1}, logits={0})",
+    "poisson": "tf.nn.log_poisson_loss({1}, {0})",
+    "weighted": "tf.nn.weighted_cross_entropy_with_logits(labels={1}, logits={0}, pos_weight=2.0)",
+    "square": "tf.nn.l2_loss({0} - {1})",
+}
+
+
+@_add("loss", 0.5)
+def _loss(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2,), lambda v: min(v.shape) > 0)
+    name = d.choice([*_LOSSES, "sparse"])
+    logits = _odd(d, x, _BELOW_INFINITY if name in ("softmax", "sparse") else "{0}", "nan infinite")
+    if name == "sparse":
+        text = f"tf.nn.sparse_softmax_cross_entropy_with_logits(labels={{1}}, logits={logits})"
+        return Call(text, [x, d.input("int32", x.shape[:1], f"below:{x.shape[1]}")], noise=UNIT)
+    labels = d.input(x.dtype, x.shape, d.choice(["positive", "ones", "zeros"]))
+    return Call(_LOSSES[name].replace("{0}", logits), [x, labels], noise=UNIT)
 
 
 @_add("cumsum math.cumprod", 0.3)
@@ -183,6 +238,7 @@ def _pool(n: str, d: Draw) -> Call:
         window = min(window, *x.shape[1:3])
     noise = Noise.WINDOW if n == "max_pool2d" else SUMS  # its kernels differ in the maximum of NaN
     given = _ORDERED if n == "max_pool2d" and "gradient" in d.options else "{0}"  # and in where it was
+    given = _odd(d, x, given, "nan" if n == "max_pool2d" else "")
     return Call(f"tf.nn.{n}({given}, {window}, {stride}, '{pad}')", [x], noise=noise)
 
 
@@ -314,7 +370,8 @@ def _scatter(d: Draw) -> Call:
 @_add("unsorted_segment_sum unsorted_segment_max unsorted_segment_prod", 0.2)
 def _segment(n: str, d: Draw) -> Call:
     x = d.pick(REAL, (1, 2, 3))
-    place = _ORDERED if n.endswith("max") and x.dtype in FLOATS else "{0}"
+    largest = n.endswith("max") and x.dtype in FLOATS
+    place = _odd(d, x, _ORDERED if largest else "{0}", "nan" if largest else "")
     return Call(f"tf.math.{n}({place}, {{1}}, 4)", [x, d.input("int32", x.shape[:1], "around:3")], noise=SUMS)
 
 
@@ -360,7 +417,7 @@ def _one_hot(d: Draw) -> Call:
 @_add("top_k", 0.3)
 def _top_k(d: Draw) -> Call:
     x = d.pick(REAL, (1, 2, 3), lambda v: v.shape[-1] > 0)
-    place = _ORDERED if x.dtype in FLOATS else "{0}"
+    place = _odd(d, x, _ORDERED if x.dtype in FLOATS else "{0}", "nan")
     return Call(f"tf.math.top_k({place}, {d.integer(1, x.shape[-1])})", [x], results=2, noise=SUMS)
 
 

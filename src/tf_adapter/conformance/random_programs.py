@@ -167,6 +167,7 @@ class TensorFlowDoor(PythonDoor):
     )
     helpers: Sequence[Any] = (elsewhere, given, called)
     ways = {"eager": eager, "function": function, "loaded": loaded}  # noqa: RUF012
+    flushes = True
     host = "/CPU:0"
     device = "/NPU:0"
 

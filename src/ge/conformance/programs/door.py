@@ -95,6 +95,7 @@ class Door(ABC):
     statements = 12  # of a program, at most
     options: Mapping[str, float] = {}
     roles: Mapping[str, float] = {"fed": 1.0}
+    flushes = False  # whether the framework's kernels take denormal numbers for zeros
 
     @abstractmethod
     def tensor(self, array: np.ndarray, role: str) -> Any:
