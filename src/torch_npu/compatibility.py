@@ -93,6 +93,7 @@ PATCHES = PatchTable(
         Patch("torch:UntypedStorage.__new__", storage.new_storage),
         Patch("torch:UntypedStorage.copy_", storage.copy_storage),
         Patch("torch:UntypedStorage.resize_", storage.resize_storage),
+        Patch("torch:UntypedStorage.nbytes", storage.storage_bytes),
         Patch("torch:Generator", generators.generator_type),
         Patch("torch:autocast.__init__", autocast.with_default),
         Patch("torch:clear_autocast_cache", autocast.with_weights),

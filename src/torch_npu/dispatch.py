@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_npu import autocast, devices, layouts, recurrent
 from torch_npu.memory import as_cpu, as_npu, host, is_npu, lazy_host, made_npu, with_bits
+from torch_npu.storage import capacity
 
 __all__ = ["register"]
 
@@ -346,7 +347,9 @@ def _set_empty(self: torch.Tensor) -> torch.Tensor:
 
 def _grown(storage: Any, nbytes: int) -> Any:
     """A larger storage with the bytes of another one, which no other tensor may share: it would be left behind."""
-    if storage.nbytes() and torch._C._storage_Use_Count(storage._cdata) > 2:
+    if (size := capacity(storage)) >= nbytes:
+        return storage.resize_(size)  # it was released
+    if size and torch._C._storage_Use_Count(storage._cdata) > 2:
         raise RuntimeError(
             "Trying to resize storage that is not resizable: another tensor shares the memory of this NPU tensor. "
             "Resize a clone of it."

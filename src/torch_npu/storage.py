@@ -11,7 +11,7 @@ from torch.multiprocessing import reductions
 from torch_npu import devices
 from torch_npu.memory import as_cpu, as_npu
 
-__all__ = ["copy_storage", "new_storage", "register", "resize_storage"]
+__all__ = ["capacity", "copy_storage", "new_storage", "register", "resize_storage", "storage_bytes"]
 
 _PRIORITY = 5  # before the loaders of other devices
 
@@ -66,24 +66,39 @@ def copy_storage(original: Any) -> Any:
     return copy_
 
 
-def resize_storage(original: Any) -> Any:
-    """A patch of `UntypedStorage.resize_`: storages on the NPU keep their size.
+def capacity(storage: Any) -> int:
+    """The bytes that a storage has memory for, released or not."""
+    return torch._C.StorageBase.nbytes(storage)  # type: ignore[attr-defined]
 
-    To resize one to nothing, as FSDP does with parameters that are not in use, is to say that its contents are not
-    needed: they and their memory stay until the storage is freed.
+
+def resize_storage(original: Any) -> Any:
+    """A patch of `UntypedStorage.resize_`: storages on the NPU are released and restored, at one size.
+
+    FSDP resizes storages of parameters that are not in use to zero, and asks for their size to know whether to gather
+    them again. A released storage reports no bytes; its memory is freed with the storage.
     """
 
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != "npu":
             return original(self, size)
-        if size not in (0, self.nbytes()):
+        if size not in (0, capacity(self)):
             raise RuntimeError(
                 f"Trying to resize storage that is not resizable: a storage on {self.device} keeps the size it was "
                 "made with. Make a new tensor, or call resize_ of a tensor that nothing else shares memory with."
             )
+        self._npu_released = size == 0
         return self
 
     return resize_
+
+
+def storage_bytes(original: Any) -> Any:
+    """A patch of `UntypedStorage.nbytes`: a released storage has none."""
+
+    def nbytes(self: Any) -> int:
+        return 0 if getattr(self, "_npu_released", False) else original(self)
+
+    return nbytes
 
 
 def _bytes(storage: Any) -> torch.Tensor:

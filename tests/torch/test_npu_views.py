@@ -100,6 +100,18 @@ def test_spectrograms_are_the_hosts() -> None:
     torch.testing.assert_close(back.cpu(), x, rtol=1e-4, atol=1e-5)
 
 
+def test_a_released_storage_has_no_bytes_until_it_is_restored() -> None:
+    x = torch.arange(4.0, device="npu")
+    view, storage = x[1:], x.untyped_storage()
+    storage.resize_(0)
+    assert storage.nbytes() == view.untyped_storage().size() == 0
+    storage.resize_(16)
+    assert storage.nbytes() == 16 and view.tolist() == [1.0, 2.0, 3.0]
+    storage.resize_(0)
+    view.resize_(2).fill_(5.0)  # restores the memory for all tensors of the storage
+    assert storage.nbytes() == 16 and x[1:3].tolist() == [5.0, 5.0]
+
+
 def test_storages_grow_where_nothing_else_shares_them() -> None:
     x = torch.arange(4.0, device="npu")
     x.resize_(2, 3)

@@ -11,7 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import always_wrap_policy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -137,7 +138,15 @@ def training() -> None:
     split = DistributedDataParallel(network())
     ways = {
         "DDP": trained(DistributedDataParallel(network())),
-        "FSDP": trained(sharded),
+        "FSDP2": trained(sharded),
+        **{
+            f"FSDP1, {strategy.name}": trained(
+                FullyShardedDataParallel(
+                    network(), sharding_strategy=strategy, auto_wrap_policy=always_wrap_policy
+                )
+            )
+            for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP)
+        },
         "ZeRO": trained(split, ZeroRedundancyOptimizer(split.parameters(), torch.optim.AdamW, lr=1e-2)),
         "compiled DDP": trained(torch.compile(DistributedDataParallel(network()), backend=backend)),
     }
