@@ -134,7 +134,7 @@ void lower_library_pool(Lowering& low) {
   const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(rank));
   RepairOf repair;
   if (low.attrs().flag("keeps_nan")) {
-    if (attributes.attr.get_post_ops().len() != 0) low.reject("maxima that keep NaN have no post-ops");
+    if (!low.attrs().texts("post_ops").empty()) low.reject("maxima that keep NaN have no post-ops");
     repair = [&](const Desc& source, const Desc& target, std::string_view name) {
       return repair_of_maxima(pool, source, target, name);
     };

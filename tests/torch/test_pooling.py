@@ -132,3 +132,26 @@ def test_means_of_windows_keep_nan_and_infinity_inside(sizes: tuple[int, int]) -
     compiled(x).square().sum().backward()
     pooled(twin).square().sum().backward()
     torch.testing.assert_close(x.grad, twin.grad)
+
+
+class _Block(nn.Module):
+    """The head of a residual network: maxima of windows, added to a convolution of themselves and bounded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.conv = nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.pool(x)
+        return torch.relu(self.conv(y) + y)
+
+
+@pytest.mark.parametrize("special", [None, torch.nan, torch.inf, -torch.inf])
+def test_maxima_are_added_to_a_convolution_before_a_bound(special: float | None) -> None:
+    block, x = _Block().eval(), torch.randn(2, 8, 16, 16)
+    if special is not None:
+        x[0, :, 4:8, 4:8] = special
+    with observe() as reports, torch.no_grad():
+        found, wanted = torch.compile(block, backend="npu", fullgraph=True)(x), block(x)
+    assert [r.failure or r.refusals for r in reports if r.failure or r.refusals] == []
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
