@@ -50,6 +50,8 @@ class Runner:
     def __init__(self, model: Model) -> None:
         _introduce()
         self.model, self.name = model, model.name
+        self.input_bytes = [p.desc.nbytes for p in model.inputs]  # the runtime reads both (native/python/tensorflow.cc)
+        self.output_bytes = [p.desc.nbytes for p in model.outputs]
 
     def __call__(
         self, device: int, inputs: Sequence[int], outputs: Sequence[int]
