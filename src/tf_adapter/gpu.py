@@ -50,7 +50,8 @@ class Runner:
     def __init__(self, model: Model) -> None:
         _introduce()
         self.model, self.name = model, model.name
-        self.input_bytes = [p.desc.nbytes for p in model.inputs]  # the runtime reads both (native/python/tensorflow.cc)
+        # The runtime reads both (native/python/tensorflow.cc).
+        self.input_bytes = [p.desc.nbytes for p in model.inputs]
         self.output_bytes = [p.desc.nbytes for p in model.outputs]
 
     def __call__(
