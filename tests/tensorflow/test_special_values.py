@@ -204,6 +204,15 @@ def test_gradients_of_resized_images_stay_near_their_places(name: str, size: int
     np.testing.assert_allclose(found[0][there], expected[0][there], 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8, np.float16, np.float64])
+def test_gradients_of_nearest_neighbours_are_sums_in_their_own_type(dtype: Any) -> None:
+    limits = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else np.finfo(np.float16)
+    g = np.random.default_rng(0).uniform(float(limits.min), float(limits.max), (1, 4, 6, 2)).astype(dtype)
+    g = g if np.issubdtype(dtype, np.integer) else (g / 1e4).round().astype(dtype)
+    expected, found = _both(lambda g: _RAW.ResizeNearestNeighborGrad(grads=g, size=[2, 3]), g)
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
 def test_a_matrix_that_is_not_positive_definite_has_a_factor_of_nan() -> None:
     x = np.array([[[1, 2], [2, 1]], [[4, 0], [0, 1]]], np.float32)
     expected, found = _both(lambda x: (tf.linalg.logdet(x), tf.linalg.diag_part(tf.linalg.cholesky(x))), x)

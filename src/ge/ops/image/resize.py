@@ -307,8 +307,12 @@ def _places_tf(n: Node, size: int, out: int) -> np.ndarray:
     )
 
 
+def _cast(n: Node, x: Any, dtype: str) -> Any:
+    return x if desc_of(x).dtype == dtype else n.op("Cast", x, to=dtype)
+
+
 def _as_float(n: Node) -> Any:
-    return n.inputs[0] if n.desc().dtype == "float32" else n.op("Cast", n.inputs[0], to="float32")
+    return _cast(n, n.inputs[0], "float32")
 
 
 Taps = tuple[np.ndarray, np.ndarray]
@@ -476,17 +480,21 @@ _GRADIENT_TAPS = {
 
 @plugin(tensorflow=["ResizeNearestNeighborGrad", "ResizeBilinearGrad", "ResizeBicubicGrad"])
 def _resize_gradient(n: Node) -> Results:
-    """The transposed interpolation: each input position collects the gradients of what it contributed to."""
+    """The transposed interpolation: each input position collects the gradients of what it contributed to.
+
+    Nearest neighbours sum integers too, exactly in a floating type; the cast by way of int64 wraps around.
+    """
     nearest = n.type.startswith("ResizeNearest")
     sizes = n.ints(1, "the size") if nearest else n.desc(1).shape[1:3]
     taps_of = _GRADIENT_TAPS[n.type]
-    x: Any = n.inputs[0] if nearest and n.desc().dtype == "float64" else _as_float(n)
+    wide = nearest and n.desc().dtype in ("float64", "int32")
+    x: Any = _cast(n, n.inputs[0], "float64") if wide else _as_float(n)
     for axis, size in zip((1, 2), sizes, strict=True):
         out = n.desc().shape[axis]
         matrix = _matrix_of_taps(taps_of(n, size, out), size).T
         x = _weighted(n.builder, x, axis, *_taps_of_matrix(matrix), ragged=True)
     dtype = n.desc().dtype if nearest else n.desc(1).dtype
-    return x if desc_of(x).dtype == dtype else n.op("Cast", x, to=dtype)
+    return _cast(n, x if dtype in FLOATS else _cast(n, x, "int64"), dtype)
 
 
 @plugin(tensorflow="ScaleAndTranslateGrad")
@@ -497,8 +505,7 @@ def _resample_gradient(n: Node) -> Results:
         size, out = n.desc(1).shape[axis], n.desc().shape[axis]
         matrix = _kernel_matrix(n, index, size, out).T
         x = _weighted(n.builder, x, axis, *_taps_of_matrix(matrix), ragged=True)
-    dtype = n.desc(1).dtype
-    return x if dtype == "float32" else n.op("Cast", x, to=dtype)
+    return _cast(n, x, n.desc(1).dtype)
 
 
 # -- ATen ------------------------------------------------------------------------------------------------
