@@ -229,7 +229,7 @@ PATCHES = PatchTable(
             _setter(lambda enable: native.set_log_placement(bool(enable))),
             without="set_log_device_placement does not show what runs on the NPU",
         ),
-        # Interrupts, host functions, strategies
+        # Interrupts, host functions, checkpoints, strategies
         Patch(
             f"{_CONTEXT}:Context.call_function",
             _interruptible,
@@ -244,6 +244,11 @@ PATCHES = PatchTable(
             "tensorflow.python.ops.script_ops:_maybe_copy_to_context_device",
             _brought_back,
             without="tf.py_function bodies must run under tf.device('/CPU:0')",
+        ),
+        Patch(
+            f"{_CONTEXT}:Context.is_custom_device",  # asked by checkpoints only: NPUs' variables are saved as GPUs' are
+            _instead(lambda *_: False, device.is_npu_name),
+            without="Keras 3 cannot restore a tf.train.Checkpoint of variables that several NPUs hold",
         ),
         Patch(
             "tensorflow.python.distribute.mirrored_strategy:all_local_devices",

@@ -44,6 +44,13 @@ def test_training_on_npus_is_training_on_two_cpus(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def test_checkpoints_continue_on_another_number_of_npus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    assert on_npus(RESTORED, 2) == ["True True"]
+
+
 @pytest.mark.slow
 def test_four_npus_compute_what_one_computes(tmp_path: Path) -> None:
     one, four = (results(tmp_path, devices, "NPU") for devices in (1, 4))
@@ -251,6 +258,45 @@ for _ in range(30):
 done.set()
 reader.join()
 print(len(torn))
+"""
+
+# A checkpoint of several NPUs continues on them and on one.
+RESTORED = """
+import os
+import numpy as np
+import tensorflow as tf
+import tf_adapter
+
+x = np.random.default_rng(0).standard_normal((16, 6)).astype(np.float32)
+y = np.arange(16) % 3
+
+def compiled(strategy):
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential(
+            [tf.keras.layers.Input((6,)), tf.keras.layers.Dense(8, "tanh"), tf.keras.layers.Dense(3)]
+        )
+        optimizer = tf.keras.optimizers.Adam(0.01)
+        model.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        optimizer.build(model.trainable_variables)
+    return model, tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+def fit(model):
+    return model.fit(x, y, batch_size=8, epochs=1, shuffle=False, verbose=0).history["loss"][0]
+
+model, checkpoint = compiled(tf.distribute.MirroredStrategy())
+first = fit(model)
+path = checkpoint.save(os.path.join(os.environ["FOLDER"], "state"))
+losses = [fit(model)]
+for strategy in (
+    tf.distribute.MirroredStrategy(),
+    tf.distribute.OneDeviceStrategy("/NPU:1"),
+    tf.distribute.get_strategy(),
+):
+    other, restored = compiled(strategy)
+    restored.restore(path).assert_existing_objects_matched()
+    losses.append(fit(other))
+print(first != losses[0], np.allclose(losses, losses[0], rtol=1e-5))
 """
 
 # What is in use after a thousand steps is what was in use after a hundred.
