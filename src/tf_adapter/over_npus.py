@@ -148,11 +148,11 @@ class _Levels:
         return found - {name for name, _ in self.graph.results}
 
     def _movable(self) -> set[str]:
-        """Nodes that no heavy work is needed for."""
+        """Nodes that no heavy work is needed for, neither by their inputs nor by what they read of a variable."""
         movable: set[str] = set()
         for name in self.order:
             node = self.graph.nodes[name]
-            others = (n for n, _ in node.inputs if n in self.before)
-            if node.op not in HEAVY and all(n in movable for n in others):
+            others = self.before[name] if node.op in READS else [n for n, _ in node.inputs]
+            if node.op not in HEAVY and all(n in movable for n in others if n in self.before):
                 movable.add(name)
         return movable

@@ -44,6 +44,13 @@ def test_training_on_npus_is_training_on_two_cpus(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def test_weight_decay_leaves_updates_divided() -> None:
+    one, two = (on_npus(DECAYED, npus) for npus in (1, 2))
+    assert two[0] == "0", "TensorFlow runs operators for the variables of a step"
+    numbers = [np.array([float(v) for v in lines[1].split()]) for lines in (one, two)]
+    np.testing.assert_allclose(numbers[1], numbers[0], rtol=1e-5)
+
+
 def test_checkpoints_continue_on_another_number_of_npus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +265,41 @@ for _ in range(30):
 done.set()
 reader.join()
 print(len(torn))
+"""
+
+# Weight decay reads and writes what the update has written.
+DECAYED = """
+import numpy as np
+import tensorflow as tf
+import tf_adapter
+from npu_runtime import tensorflow as native
+
+strategy = tf.distribute.MirroredStrategy()
+share = 12 // strategy.num_replicas_in_sync
+with strategy.scope():
+    tf.keras.utils.set_random_seed(1)
+    layers = [tf.keras.layers.Dense(64, "tanh") for _ in range(6)]
+    model = tf.keras.Sequential([tf.keras.layers.Input((64,)), *layers, tf.keras.layers.Dense(3)])
+    optimizer = tf.keras.optimizers.AdamW(1e-2)
+    optimizer.build(model.trainable_variables)
+rows = np.random.default_rng(0).standard_normal((12, 64)).astype(np.float32)
+given = strategy.experimental_distribute_values_from_function(
+    lambda c: tf.constant(rows[c.replica_id_in_sync_group * share:][:share])
+)
+
+def replica(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(model(x, training=True))) / 12
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return loss
+
+step = tf.function(lambda: strategy.reduce("sum", strategy.run(replica, args=(given,)), axis=None))
+losses = [float(step()) for _ in range(4)]
+operators = native.host_operators()
+losses += [float(step()) for _ in range(4)]
+print(native.host_operators() - operators)
+print(*losses, *[float(tf.reduce_sum(tf.abs(v))) for v in model.trainable_variables])
 """
 
 # A checkpoint of several NPUs continues on them and on one.
