@@ -14,10 +14,8 @@ from typing import Any
 __all__ = ["Identities", "Undescribed"]
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
-_OWN_NAMES = (
-    "G['__import_torch_dot_",
-    "G['__builtins_dict__",
-)  # PyTorch's own globals and Python's built-ins
+# PyTorch's own globals and Python's built-ins: names that a process has only once Dynamo has traced something.
+_OWN_NAMES = ("G['__import_torch_dot_", "G['__builtins_dict__")
 
 
 class Undescribed(Exception):
@@ -29,14 +27,19 @@ class Identities:
 
     def __init__(self, objects: Mapping[str, object]) -> None:
         self._objects = dict(objects)
-        varying = [name for name in self._objects if not name.startswith(_OWN_NAMES)]
-        self._expected = [_anchor(self._objects[name]) for name in varying]
-        self._found = compile(f"[{', '.join(varying)}]", "<guards>", "eval")
+        self._expected = [_anchor(value) for value in self._objects.values()]
+        self._found = compile(f"[{', '.join(self._objects)}]", "<guards>", "eval")
 
     @classmethod
     def of(cls, guards: Sequence[Any]) -> Identities:
-        """The objects of guards that Dynamo cannot write."""
-        return cls({guard.orig_guard.name: guard.value for guard in guards if guard.has_value})
+        """The objects of guards that Dynamo cannot write; PyTorch's own and built-in ones are taken for granted."""
+        return cls(
+            {
+                guard.orig_guard.name: guard.value
+                for guard in guards
+                if guard.has_value and not guard.orig_guard.name.startswith(_OWN_NAMES)
+            }
+        )
 
     @classmethod
     def found(
@@ -64,7 +67,7 @@ class Identities:
         return found
 
     def hold(self, values: Mapping[str, object], scope: dict[str, Any]) -> bool:
-        """True if the expressions still give the same objects; PyTorch's own are taken for granted."""
+        """True if the expressions still give the same objects."""
         if not self._expected:
             return True
         try:

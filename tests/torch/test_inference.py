@@ -248,18 +248,30 @@ def test_only_methods_of_modules_are_taken() -> None:
         cache_compile(lambda x: x)
 
 
+class Builtins(Net):
+    """Built-in functions, of which Dynamo keeps a dictionary in the traced module."""
+
+    def forward(self, x: torch.Tensor, sign: int = 1) -> torch.Tensor:
+        for number, layer in enumerate(iter((self.first, self.second))):
+            x = layer(x) if isinstance(layer, nn.Linear) else x
+            x = x * int(number + 1) * sign
+        return x
+
+
 _SCRIPT = """
 import sys, torch
-from tests.torch.test_inference import net
+from tests.torch import test_inference
 from torchair.inference import cache_compile
 x = torch.arange(24.).reshape(3, 8)
-cached = cache_compile(net().forward, cache_dir=sys.argv[1])
+torch.manual_seed(0)
+cached = cache_compile(getattr(test_inference, sys.argv[2])().eval().forward, cache_dir=sys.argv[1])
 print(cached.loads, cached.compiles, cached(x).sum().item(), cached.loads, cached.compiles)
 """
 
 
-def test_another_process_starts_with_the_files_of_the_first(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _SCRIPT, str(tmp_path)]
+@pytest.mark.parametrize("name", ["Net", "Builtins"])
+def test_another_process_starts_with_the_files_of_the_first(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SCRIPT, str(tmp_path), name]
     first, second = (
         subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)
     )
