@@ -2,6 +2,7 @@
 
     git worktree add ../before <commit>        # build it there: cmake -DNPU_IN_PLACE=ON …
     python benchmarks/versions.py ../before
+    python benchmarks/versions.py . --isa avx512    # this tree without bfloat16 products, and with all there is
 
 Each row runs in two processes, one per tree, called in turn; their answers are compared. A row's figure is the median
 over rounds of before / after: above 1, the present tree is faster. The ratio of the minima is shown beside it, because
@@ -25,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from benchmarks import contenders, kept
+from benchmarks import contenders, instruction_sets, kept
 from benchmarks.contenders import CONTENDERS, OURS, THREADS, FileCase, limit_threads
 from benchmarks.measure import console, geometric_mean, milliseconds, new_table, ratio, relative_error
 
@@ -136,12 +137,12 @@ class RowFailed(Exception):
 class Tree:
     """A process that runs a row with the sources of one tree."""
 
-    def __init__(self, root: Path, row: list[str]) -> None:
+    def __init__(self, root: Path, row: list[str], isa: str | None = None) -> None:
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         path = os.pathsep.join([str(root / "src"), str(ROOT), *filter(None, inherited)])
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", *row],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **instruction_sets.variables(isa), "PYTHONPATH": path},
             cwd=root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -169,9 +170,9 @@ class Tree:
         self.process.wait()
 
 
-def measure(before: Path, row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+def measure(before: Path, isa: str | None, row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     """Times of both trees and how far their answers are apart."""
-    trees = [Tree(root, row) for root in (before, ROOT)]
+    trees = [Tree(before, row, isa), Tree(ROOT, row)]
     times: list[list[float]] = [[], []]
     try:
         old, new = (tree.start() for tree in trees)
@@ -218,6 +219,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("before", type=Path, help="a source tree with its native library built in place")
+    parser.add_argument(
+        "--isa", choices=sorted(instruction_sets.CAPS), help="the newest instruction set of the tree before"
+    )
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"], choices=list(SAME))
@@ -242,7 +246,7 @@ def main() -> int:
         if title not in known:
             try:
                 known[title] = measure(
-                    given.before.resolve(), [*row, str(given.threads), *small], rounds, burst
+                    given.before.resolve(), given.isa, [*row, str(given.threads), *small], rounds, burst
                 )
             except RowFailed as error:
                 console.print(f"{title}: {error}", style="red")

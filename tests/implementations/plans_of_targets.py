@@ -70,7 +70,7 @@ GRAPHS: dict[str, Callable[[GraphBuilder], Any]] = {
 }
 
 
-def _graph(name: str) -> ir.Graph:
+def graph_of(name: str) -> ir.Graph:
     b = GraphBuilder(name)
     results = GRAPHS[name](b)
     for value in [results] if isinstance(results, ir.Value) else results:
@@ -100,7 +100,7 @@ def _error(graph: ir.Graph) -> float:
 
 def main() -> None:
     """Write plans (unless only answers are asked for) and errors to the standard output."""
-    graphs = {name: _graph(name) for name in GRAPHS}
+    graphs = {name: graph_of(name) for name in GRAPHS}
     modes = (PrecisionMode.KEEP, PrecisionMode.MIX_BF16)
     plans = {
         f"{name} {target} {mode.value}": _plain(graph, target, mode)

@@ -228,7 +228,7 @@ def test_candidates_of_one_kind_of_device_refuse_another() -> None:
 def test_without_measured_costs_operations_and_bytes_decide() -> None:
     """Products of bfloat16 by tiles are so fast that saving float32 arithmetic loses."""
     server = named("amx")
-    assert server.costs is None
+    assert server.costs_of("bfloat16") is None and server.costs_of("float32") is server.costs is not None
     assert _name(_conv((8, 256, 28, 28), 256, dtype="bfloat16"), server) == "onednn"
     assert _name(_conv((8, 256, 28, 28), 256), server) == "winograd"
     assert _name(_product(1024, 64, 64), server) == "onednn"

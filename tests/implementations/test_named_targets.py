@@ -22,10 +22,17 @@ from ge.model import om
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.target import Target, costs_file, host, named
+from ge.target.costs import shipped
 from npu_runtime.environment import INSTRUCTION_SETS
+from tests.implementations.plans_of_targets import GRAPHS, graph_of
 from tests.support.small_graphs import compiled, floats
 
 CAPS = ("", *INSTRUCTION_SETS)
+_BEYOND = ("", "_vnni", "_bf16", "_fp16", "_amx", "_amx_fp16")
+FAMILIES = {
+    "avx2": ("avx2", "avx2_vnni", "avx2_vnni_2"),
+    "avx512": tuple(f"avx512_core{more}" for more in _BEYOND),
+}
 
 
 @cache
@@ -58,6 +65,20 @@ def test_targets_differ_in_their_implementations() -> None:
         assert {"winograd", "depthwise", "pointwise"} <= used(f"images {name} must_keep_origin_dtype")
         assert {"narrow", "fused"} <= used(f"products {name} must_keep_origin_dtype")
         assert "rows" in used(f"training {name} must_keep_origin_dtype")
+
+
+@pytest.mark.parametrize("name", sorted(GRAPHS))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_plans_do_not_depend_on_narrow_types(family: str, name: str) -> None:
+    """Products of bytes, half floats and tiles change no choice, of those with shipped costs, for float32."""
+
+    def tasks(isa: str) -> list[Any]:
+        target = replace(named(family), isa=isa, costs=shipped(isa))
+        plan = compile_plan(graph_of(name), CompileOptions(target=target))
+        return [(t.kind, t.inputs, t.outputs, sorted(t.attrs.items())) for t in plan.tasks]
+
+    plain, *others = map(tasks, FAMILIES[family])
+    assert all(other == plain for other in others)
 
 
 @pytest.mark.parametrize("cap", CAPS)
@@ -142,9 +163,7 @@ def test_operators_that_a_target_takes_apart_are_explained() -> None:
 
 
 def test_nodes_in_the_bodies_of_loops_have_their_implementation_explained() -> None:
-    from tests.implementations.plans_of_targets import _graph
-
-    model = compile_graph(_graph("loop"))
+    model = compile_graph(graph_of("loop"))
     (row,) = (r for r in explain(model) if r.operator == "MatMul")
     assert row.implementation == "onednn"
     assert "not narrow: " in row.reason

@@ -118,7 +118,7 @@ class Candidate:
         """Estimated seconds; `otherwise` is the cost of the best candidate after this one in the list."""
         if otherwise is None:
             return max(target.seconds(op.flops, op.nbytes, op.inputs[0].dtype), _LEAST_SECONDS)
-        measured = target.costs
+        measured = target.costs_of(op.inputs[0].dtype)
         gain = (
             self.modelled_gain(op, target) if measured is None else self.measured_gain(op, target, measured)
         )

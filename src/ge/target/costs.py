@@ -18,6 +18,8 @@ class CostTable:
     32768
     """
 
+    # False if only float32 was measured: the model decides about 16-bit floats
+    narrow_floats: bool = True
     # Threads: nanoseconds of work on one core that justify waking another
     wake_ns: float = 20_000.0
     # Matrix products by Strassen's algorithm
@@ -60,11 +62,20 @@ class CostTable:
 
 
 # Measured on a 2-core AVX-512 server with bfloat16 products; AVX2 was measured there under NPU_MAX_ISA=avx2.
+# Instructions for bytes and half floats do not change these costs. AMX multiplies narrow types only: float32 costs the
+# same with it.
+_AVX2, _AVX512 = CostTable(), CostTable()
+_AMX = dataclasses.replace(_AVX512, narrow_floats=False)
 _SHIPPED = {
-    "avx2": CostTable(),
-    "avx512_core": CostTable(),
-    "avx512_core_vnni": CostTable(),
-    "avx512_core_bf16": CostTable(),
+    "avx2": _AVX2,
+    "avx2_vnni": _AVX2,
+    "avx2_vnni_2": _AVX2,
+    "avx512_core": _AVX512,
+    "avx512_core_vnni": _AVX512,
+    "avx512_core_bf16": _AVX512,
+    "avx512_core_fp16": _AVX512,
+    "avx512_core_amx": _AMX,
+    "avx512_core_amx_fp16": _AMX,
 }
 
 

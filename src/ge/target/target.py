@@ -64,12 +64,17 @@ class Target:
     kernel_elements: int = 1 << 18  # of a generated kernel, from which it needs all cores
     reduction_elements: int = 1 << 15  # of a reduction, from which two steps on all cores are faster than one
     serial_elements: int = 1 << 16  # of a generated reduction that one core computes as fast as all
-    costs: CostTable | None = None  # None: a model of operations and bytes decides
+    costs: CostTable | None = None  # None: a model of operations and bytes decides (see costs_of)
 
     @property
     def wake_ns(self) -> float:
         """Nanoseconds of work on one core that justify waking another."""
         return (self.costs or CostTable()).wake_ns
+
+    def costs_of(self, dtype: str) -> CostTable | None:
+        """The measured costs of products of a type, None if a model decides."""
+        narrow = dtype in ("bfloat16", "float16")
+        return None if self.costs is None or (narrow and not self.costs.narrow_floats) else self.costs
 
     @property
     def features(self) -> frozenset[str]:
