@@ -13,6 +13,7 @@ from pathlib import Path
 __all__ = [
     "VARIABLES",
     "InvalidVariableWarning",
+    "UnwritableCacheWarning",
     "cache_folder",
     "check_names",
     "check_native",
@@ -21,6 +22,7 @@ __all__ = [
     "names",
     "number",
     "text",
+    "unwritable",
     "warn",
 ]
 
@@ -57,10 +59,15 @@ _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 _NONE = "NoDevFiles"  # what schedulers write for a process that asked for no device
 
 _told: set[tuple[str, str]] = set()
+_unwritable: set[Path] = set()  # folders that were warned of
 
 
 class InvalidVariableWarning(RuntimeWarning):
     """An environment variable has a value that is not used."""
+
+
+class UnwritableCacheWarning(RuntimeWarning):
+    """What was compiled or measured cannot be stored for later processes."""
 
 
 def cache_folder() -> Path:
@@ -95,6 +102,26 @@ def warn(name: str, value: str, choices: str) -> None:
         _told.add((name, value))
         warnings.warn(
             f"{name}: {value!r} is not used; choices are {choices}", InvalidVariableWarning, stacklevel=3
+        )
+
+
+def unwritable(folder: Path, why: str) -> None:
+    """Say once that nothing can be stored in a cache folder (or a folder in it); the process goes on without it.
+
+    >>> with warnings.catch_warnings(record=True) as seen:
+    ...     warnings.simplefilter("always")
+    ...     unwritable(Path("/proc/models"), "No such file or directory")
+    >>> print(seen[0].message)
+    the cache folder /proc/models cannot be written (No such file or directory), so that each process compiles anew; \
+set NPU_CACHE_DIR to a folder that can be written and has space, or to off
+    """
+    if not any(folder.is_relative_to(told) or told.is_relative_to(folder) for told in _unwritable):
+        _unwritable.add(folder)
+        warnings.warn(
+            f"the cache folder {folder} cannot be written ({why}), so that each process compiles anew; set "
+            f"NPU_CACHE_DIR to a folder that can be written and has space, or to {OFF}",
+            UnwritableCacheWarning,
+            stacklevel=3,
         )
 
 

@@ -14,6 +14,7 @@ from ge.build import kernel_store
 from ge.build.kernel_store import KernelStore, open_store
 from ge.build.kernels import KernelCache, KernelTable
 from ge.model import keys
+from npu_runtime.environment import UnwritableCacheWarning
 
 
 @pytest.fixture(autouse=True)
@@ -132,10 +133,11 @@ def test_a_missing_key_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not list(store.folder.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     store = KernelStore(tmp_path / "file" / "kernels")
-    store.put("host", _kernel())
+    with pytest.warns(UnwritableCacheWarning, match="Not a directory"):
+        store.put("host", _kernel())
     assert store.get(_kernel().fingerprint, "host") is None
 
 

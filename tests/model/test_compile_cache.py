@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +23,7 @@ from ge.model import om
 from ge.model.store import ModelStore
 from ge.ops.builder import GraphBuilder
 from ge.ops.custom import search
+from npu_runtime import environment
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
@@ -221,12 +225,6 @@ def test_a_file_of_another_user_is_not_run(
         assert compiles(lambda: compile_graph(network())) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert compiles(lambda: (compile_graph(network()), compile_graph(network()))) == 2
-
-
 def test_the_files_unused_for_longest_go_first(tmp_path: Path) -> None:
     plan = compile_plan(network())
     keys = [f"{number:02x}" * 24 for number in range(5)]
@@ -352,3 +350,61 @@ def test_processes_share_the_users_folder(tmp_path: Path) -> None:
     assert all(path.is_relative_to(tmp_path / "home" / "tf-adapter") for path in kept)
     assert sum(path.suffix == ".om" for path in kept) == 1
     assert not any(path.name.startswith(".") for path in kept), "files written aside are gone"
+
+
+# -- folders that cannot be written ------------------------------------------------------------------------------------
+
+
+def _a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write_text("")
+
+
+def _below_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write_text("")
+    monkeypatch.setenv("NPU_CACHE_DIR", str(folder / "models"))
+
+
+def _in_a_file_system_without_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CACHE_DIR", f"/proc/{folder.name}")
+
+
+def _replaced_after_the_first_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_graph(network(weight=3.0))
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def _full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+
+
+def _full_while_a_file_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*names: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", no_space)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _a_file,
+        _below_a_file,
+        _in_a_file_system_without_folders,
+        _replaced_after_the_first_model,
+        _full,
+        _full_while_a_file_is_written,
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_warning(
+    folder: Path, spoil: Callable[[Path, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    spoil(folder, monkeypatch)
+    with pytest.warns(environment.UnwritableCacheWarning) as seen:
+        results = [compile_graph(network(weight=w))(X) for w in (2.0, 5.0)]
+    assert not np.array_equal(*results)
+    (message,) = {str(w.message) for w in seen}
+    assert (
+        len(seen) == 1 and environment.text("NPU_CACHE_DIR") in message and "set NPU_CACHE_DIR to" in message
+    )

@@ -142,3 +142,17 @@ def test_short_windows_are_the_standards(operator: str, periodic: int, size: int
     with np.errstate(invalid="ignore"):
         wanted = ReferenceEvaluator(onnx.parser.parse_model(_HEAD + text)).run(None, {})[0]
     np.testing.assert_allclose(_run(text), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_means_of_integers_do_not_overflow(axis: int, dtype: str) -> None:
+    """As ONNX Runtime's, which rounds towards zero."""
+    ends = np.iinfo(dtype)
+    x = np.array([[ends.max, ends.max, ends.min], [ends.max - 1, ends.min, ends.min]], dtype)
+    shape = f"[{2 if axis else 1},{1 if axis else 3}]"
+    text = f"net ({dtype}[2,3] x) => ({dtype}{shape} y) "
+    text += f"{{ axes = Constant <value_ints = [{axis}]> () y = ReduceMean (x, axes) }}"
+    total = x.astype(object).sum(axis, keepdims=True)
+    expected = [int(t) // x.shape[axis] if t > 0 else -(-int(t) // x.shape[axis]) for t in total.ravel()]
+    np.testing.assert_array_equal(_run(text, x).ravel(), expected)

@@ -24,6 +24,7 @@ __all__ = [
     "dtype_to_ir",
     "numpy_dtype",
     "widened",
+    "widest",
 ]
 
 FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
@@ -81,6 +82,15 @@ def widened(dtype: str) -> str:
     ('float32', 'float64')
     """
     return "float32" if dtype in _NARROW else dtype
+
+
+def widest(dtype: str) -> str:
+    """The integer type of 64 bits with the sign of another.
+
+    >>> widest("int8"), widest("uint32")
+    ('int64', 'uint64')
+    """
+    return "uint64" if dtype.startswith("u") else "int64"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,13 @@ from pathlib import Path
 from ge.errors import GeError
 from ge.model import keys
 from ge.model.container import Section, read_sections, write_sections
+from npu_runtime import environment
 
-__all__ = ["CacheFolder"]
+__all__ = ["CacheFolder", "reason"]
+
+
+class _NoKeyError(Exception):
+    """There is no key to seal a file with."""
 
 
 class CacheFolder:
@@ -42,12 +47,17 @@ class CacheFolder:
         return sections
 
     def write(self, name: str, sections: Mapping[str, bytes]) -> None:
-        """Store a file; an unwritable folder, or a missing key, is not an error."""
-        with contextlib.suppress(OSError):
+        """Store a file; an unwritable folder is one warning. Nothing is stored without a key."""
+        try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             pieces = {label: Section([data]) for label, data in {**sections, "name": name.encode()}.items()}
             write_sections(self.path / name, pieces, _seal)
-            self.bound()
+        except _NoKeyError:  # keys.sign has said so
+            return
+        except OSError as error:
+            environment.unwritable(self.path, reason(error))
+            return
+        self.bound()
 
     @staticmethod
     def use(path: Path) -> None:
@@ -72,5 +82,11 @@ class CacheFolder:
 def _seal(content: bytes) -> bytes:
     seal = keys.sign(content)
     if not any(seal):
-        raise PermissionError("there is no key to seal the file with")
+        raise _NoKeyError
     return seal
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be written, as the operating system says it."""
+    found = error.__cause__ if isinstance(error, GeError) else error
+    return getattr(found, "strerror", None) or str(error)

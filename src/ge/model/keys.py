@@ -33,7 +33,8 @@ def sign(content: bytes) -> bytes:
     key = _read_key() or _create_key()
     if key is None:
         warnings.warn(
-            f"the key file {key_path()} cannot be used: kernels of this model are regenerated at each load",
+            f"the key file {key_path()} cannot be used: kernels of this model are regenerated at each load; "
+            "set NPU_KEY_FILE to a path that this user can write",
             stacklevel=2,
         )
         return bytes(KEY_BYTES)

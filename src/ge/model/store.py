@@ -4,7 +4,7 @@
 2. Files are written to a temporary name and renamed, so that several processes may share a folder.
 3. Least recently used files are evicted when the folder exceeds its limit; a model larger than a tenth of the free disk
    space is not stored.
-4. An unwritable folder is not an error: the next process compiles again.
+4. An unwritable folder or a full disk is one warning: the next process compiles again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ge.errors import GeError
 from ge.model import om
-from ge.model.folder import CacheFolder
+from ge.model.folder import CacheFolder, reason
+from npu_runtime import environment
 
 __all__ = ["LIMIT_BYTES", "ModelStore"]
 
@@ -58,11 +59,23 @@ class ModelStore:
         nbytes = sum(array.nbytes for plan in package.plans for array in plan.constants)
         if nbytes > min(LARGEST_MODEL, self._limit // 2):
             return
-        with contextlib.suppress(GeError, OSError):
+        try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if nbytes > shutil.disk_usage(self.folder).free // 10:
+            free = shutil.disk_usage(self.folder).free
+            if nbytes > free // 10:
+                environment.unwritable(
+                    self.folder, f"{nbytes:,} bytes are more than a tenth of the free {free:,}"
+                )
                 return
             path = om.write(package, self.path(key), portable=False)
+        except (GeError, OSError) as error:
+            environment.unwritable(self.folder, reason(error))
+            return
+        self._count(path)
+
+    def _count(self, path: Path) -> None:
+        """Bound the folder once many bytes have been written."""
+        with contextlib.suppress(OSError):  # another process has removed the file
             size = path.stat().st_size
             before = _written.get(self.folder)
             _written[self.folder] = (before or 0) + size

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -27,7 +29,21 @@ def library(source: Path, framework: str, flags: Sequence[str]) -> Path:
     name = f"{package}-{framework}-{hashlib.sha256(content).hexdigest()[:16]}"
     target = environment.cache_folder() / name / f"{package}.so"
     if not target.is_file():
+        target = _writable(target)
         _build(source, target, framework, flags)
+    return target
+
+
+def _writable(target: Path) -> Path:
+    """The target; in a folder of this process if the cache folder cannot be written."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        environment.unwritable(environment.cache_folder(), error.strerror or str(error))
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / target.parent.name / target.name
     return target
 
 

@@ -108,12 +108,13 @@ _reduction("ReduceAll", "all", BOOL)
 
 @register
 class ReduceMean(Reduction):
-    """The mean over axes."""
+    """The mean over axes; integers are summed in 64 bits, so that narrower ones do not overflow."""
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
         axes = normal_axes(op.axes, len(x.shape))
-        return tbe.cast(mean(widened(x), axes, op.keepdims), x.dtype)
+        wide = widened(x) if x.dtype in FLOATS else tbe.cast(x, types.widest(x.dtype))
+        return tbe.cast(mean(wide, axes, op.keepdims), x.dtype)
 
 
 def mean(x: tbe.Tensor, axes: tuple[int, ...], keepdims: bool = True) -> tbe.Tensor:
