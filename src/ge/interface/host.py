@@ -101,7 +101,35 @@ def _operators() -> list[Any]:
         def _run(self, x, **attributes):  # type: ignore[no-untyped-def]
             return (_tf_idf(x, attributes),)
 
-    return [StringNormalizer, Tokenizer, TfIdfVectorizer]
+    class CastMap(OpRun):
+        """The values of a dictionary with integers as keys, in the order of the keys, as one row."""
+
+        op_domain = "ai.onnx.ml"
+
+        def _run(self, x, cast_to="TO_FLOAT", map_form="DENSE", max_map=1):  # type: ignore[no-untyped-def]
+            return (_row_of_map(x, cast_to, map_form, int(max_map)),)
+
+    return [CastMap, StringNormalizer, Tokenizer, TfIdfVectorizer]
+
+
+def _as_word(value: Any) -> str:
+    return value if isinstance(value, str) else f"{np.float32(value):f}"
+
+
+def _row_of_map(x: Mapping[int, Any], cast_to: str, form: str, width: int) -> np.ndarray:
+    conversions: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+        "TO_FLOAT": (float, np.float32, 0.0),
+        "TO_INT64": (lambda v: int(float(v)), np.int64, 0),
+        "TO_STRING": (_as_word, object, "0.f"),  # what ONNX Runtime writes for keys that are absent
+    }
+    convert, dtype, nothing = conversions[cast_to]
+    if form == "DENSE":
+        values = [convert(x[key]) for key in sorted(x)]
+    else:
+        if any(not 0 <= key < width for key in x):
+            raise ValueError(f"the keys {sorted(x)} of CastMap do not fit max_map={width}")
+        values = [convert(x[key]) if key in x else nothing for key in range(width)]
+    return np.array(values, dtype).reshape(1, -1)
 
 
 def _normalised(x: np.ndarray, change: str, sensitive: bool, stopwords: list[str]) -> np.ndarray:

@@ -37,8 +37,19 @@ from ge.ops.math import (  # noqa: F401  the families register their operators w
     sparse,
     tensorflow_casts,
 )
+from ge.ops.microsoft import (  # noqa: F401
+    alignment,
+    blocked,
+    early,
+    experts,
+    fused,
+    generation,
+    hashing,
+    hyper_connections,
+    linear_attention,
+    quantised,
+)
 from ge.ops.microsoft import attention as attention_layers  # noqa: F401  (plugins only, as the next line's)
-from ge.ops.microsoft import blocked, experts, fused, generation, linear_attention, quantised  # noqa: F401
 from ge.ops.microsoft import training as training_graphs  # noqa: F401
 from ge.ops.ml import features, linear, trees  # noqa: F401  the families register their operators when they are loaded
 from ge.ops.nn import (  # noqa: F401  the families register their operators when they are loaded

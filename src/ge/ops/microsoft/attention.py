@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -219,35 +220,74 @@ def _rotary_embedding(n: Node) -> Results:
     positions: Any
     x, positions, cos, sin = n.inputs[:4]
     assert cos is not None
-    if n.attr("is_packed_batching", 0):
-        raise Unsupported("rotary embeddings of packed batches", "give batches of one length")
-    scale = float(n.attr("scale", 1.0) or 1.0)
-    flat = n.desc().rank == 3
-    if flat:
-        width = n.desc().shape[2]
-        count = int(n.attr("num_heads", 0) or 0) or width // (2 * desc_of(cos).shape[1])
-        x = _split_heads(n, x, count)
+    x = _heads_to_turn(n, x, cos)
     batch, _, length, _ = desc_of(x).shape
     if n.desc(1).shape == (1,) and (batch, length) != (1, 1):  # the position of the first token
         steps = n.builder.constant(np.arange(length, dtype=np.int64).reshape(1, length))
         positions = n.op("Add", n.op("Reshape", positions, shape=[1, 1]), steps)
     elif n.desc(1).rank == 1:
         positions = n.op("Reshape", positions, shape=[1, 1])
-    y = rotated(n, x, positions, cos, sin, bool(n.attr("interleaved", 0)))
+    return _scaled_heads(n, rotated(n, x, positions, cos, sin, bool(n.attr("interleaved", 0))))
+
+
+def _heads_to_turn(n: Node, x: Any, cos: Any) -> Any:
+    """x as (batch, heads, length, size)."""
+    if n.attr("is_packed_batching", 0):
+        raise Unsupported("rotary embeddings of packed batches", "give batches of one length")
+    if n.desc().rank != 3:
+        return x
+    count = int(n.attr("num_heads", 0) or 0) or n.desc().shape[2] // (2 * desc_of(cos).shape[1])
+    return _split_heads(n, x, count)
+
+
+def _scaled_heads(n: Node, y: Any) -> Any:
+    """Turned heads times the attribute `scale`, in the form of the input."""
+    scale = float(n.attr("scale", 1.0) or 1.0)
     y = y if scale == 1 else n.op("Mul", y, scale)
-    return _joined_heads(n, y) if flat else y
+    return _joined_heads(n, y) if n.desc().rank == 3 else y
+
+
+@plugin(onnx="MRotaryEmbedding", domain=DOMAIN)
+def _multimodal_rotary_embedding(n: Node) -> Results:
+    """Each angle is that of the token's time, row or column (positions: 3, batch, length)."""
+    x: Any
+    cos: Any
+    x, positions, cos, sin = n.inputs[:4]
+    sections = [int(v) for v in n.attr("mrope_section")]
+    half = desc_of(cos).shape[1]
+    if len(sections) != 3 or sum(sections) != half:
+        raise Unsupported(f"sections {sections} of {half} angles", "give three sizes that add up to them")
+    stream = np.zeros(half, np.int64)  # which of the three positions an angle has
+    if n.attr("mrope_layout", 0):
+        for k in (1, 2):
+            stream[k : sections[k] * 3 : 3] = k
+    else:
+        stream = np.repeat(np.arange(3), sections)
+
+    def mixed(table: Any) -> Any:
+        rows = standard(n, "Gather", table, positions, axis=0)  # (3, batch, length, half)
+        parts = [n.op("Gather", rows, np.asarray(k), axis=0) for k in range(3)]
+        found = parts[0]
+        for k in (1, 2):
+            found = n.op("Select", n.builder.constant(stream == k), parts[k], found)
+        return found
+
+    heads = _heads_to_turn(n, x, cos)
+    return _scaled_heads(n, _turned(n, heads, mixed(cos), mixed(sin), bool(n.attr("interleaved", 0))))
 
 
 def rotated(n: Node, x: Any, positions: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
     """Rotate heads (batch, heads, length, size) by the angles of their positions (batch or 1, length)."""
+    c, s = (standard(n, "Gather", table, positions, axis=0) for table in (cos, sin))
+    return _turned(n, x, c, s, interleaved)
+
+
+def _turned(n: Node, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    """Rotate heads (batch, heads, length, size) by angles (batch or 1, length, half of the turned columns)."""
     batch, heads, length, size = desc_of(x).shape
-    half = desc_of(cos).shape[1]
-    rows = desc_of(positions).shape[0]
+    rows, _, half = desc_of(cos).shape
     turned, rest = (x, None) if 2 * half == size else _cut(n, x, [2 * half, size - 2 * half], 3)
-    c, s = (
-        n.op("Reshape", standard(n, "Gather", table, positions, axis=0), shape=[rows, 1, length, half])
-        for table in (cos, sin)
-    )
+    c, s = (n.op("Reshape", table, shape=[rows, 1, length, half]) for table in (cos, sin))
     if interleaved:
         pairs = n.op("Reshape", turned, shape=[batch, heads, length, half, 2])
         a, b = (n.op("Gather", pairs, np.asarray(i), axis=4) for i in range(2))
@@ -264,6 +304,33 @@ def rotated(n: Node, x: Any, positions: Any, cos: Any, sin: Any, interleaved: bo
 
 
 # -- GroupQueryAttention -----------------------------------------------------------------------------------
+
+
+@plugin(onnx="SparseAttention", domain=DOMAIN)
+def _sparse_attention(n: Node) -> Results:
+    """GroupQueryAttention in which each block of queries sees some blocks of keys only, in layouts of heads in turn."""
+    block, count = int(n.attr("sparse_block_size")), int(n.attr("num_heads"))
+    rows, columns = (n.const(i, what) for i, what in ((5, "block_row_indices"), (6, "block_col_indices")))
+    layouts, blocks = rows.shape[0], rows.shape[1] - 1
+    kept = np.zeros((layouts, blocks, blocks), bool)
+    for layout in range(layouts):
+        for row in range(blocks):
+            kept[layout, row, columns[layout, rows[layout, row] : rows[layout, row + 1]]] = True
+    length, total = n.desc().shape[1], int(n.const(7, "total_sequence_length").reshape(-1)[0])
+    lengths = n.op("Sub", n.inputs[8], 1)
+    inputs = [*n.inputs[:5], lengths, n.inputs[7], n.input(9), n.input(10)]
+    grouped = dataclasses.replace(n, inputs=inputs)
+    start = _first_position(grouped, length, total)
+    batch = desc_of(start).shape[0]
+    own = n.op("Add", start, n.builder.constant(np.arange(length, dtype=np.int64).reshape(1, length)))
+    seen = np.repeat(np.where(kept, np.float32(0), np.float32(-np.inf)), block, axis=2)[:, :, :total]
+    by_row = n.builder.constant(np.ascontiguousarray(seen.transpose(1, 0, 2)))  # (blocks, layouts, total)
+    picked = standard(n, "Gather", by_row, n.op("FloorDiv", own, block), axis=0)
+    bias = n.op("Transpose", picked, perm=[0, 2, 1, 3])  # (batch, layouts, length, total)
+    order = np.arange(count) % layouts
+    bias = n.op("Cast", n.op("Gather", bias, order, axis=1), to=n.desc().dtype)
+    bias = n.op("Reshape", bias, shape=[batch, count, length, total])
+    return _group_query_attention(dataclasses.replace(grouped, inputs=[*inputs, None, bias]))
 
 
 @plugin(onnx="GroupQueryAttention", domain=DOMAIN)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ge.ir.values import desc_of
 from ge.ops.math.checks import indices_of
-from ge.ops.microsoft.standard import DOMAIN, activated, results_of, standard, transposed
+from ge.ops.microsoft.standard import DOMAIN, Writer, activated, results_of, standard, transposed
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 # -- products and convolutions -----------------------------------------------------------------------------
@@ -77,6 +77,14 @@ def _operand(n: Node, index: int, side: str) -> Any:
     if n.attr(f"trans{side}", 0):
         perm = [*perm[:-2], perm[-1], perm[-2]]
     return n.inputs[index] if perm == sorted(perm) else n.op("Transpose", n.inputs[index], perm=perm)
+
+
+@plugin(onnx="SparseToDenseMatMul", domain=DOMAIN)
+def _sparse_matmul(n: Node) -> Results:
+    """alpha * a' b' with a sparse a, which the parser has made dense."""
+    a, b = (_operand(n, i, side) for i, side in enumerate("AB"))
+    alpha, y = float(n.attr("alpha", 1.0)), standard(n, "MatMul", a, b)
+    return y if alpha == 1 else n.op("Mul", y, alpha)
 
 
 @plugin(onnx="GemmFastGelu", domain=DOMAIN)
@@ -165,6 +173,35 @@ def _scaled_silu(n: Node) -> Results:
 @plugin(onnx=["Trilu", "GatherND", "GridSample"], domain=DOMAIN)
 def _same(n: Node) -> Results:
     return standard(n, n.type, *n.inputs, **n.attrs)
+
+
+@plugin(onnx="SampleOp", domain=DOMAIN)
+def _echo(n: Node) -> Results:
+    return n.op("Identity", n.inputs[0])
+
+
+@plugin(onnx="WordConvEmbedding", domain=DOMAIN)
+def _word_embedding(n: Node) -> Results:
+    """Words as their characters' convolution: the largest tanh of its windows; a word ends before its first 0."""
+    w = Writer(n, n.builder)
+    filters, _, size, depth = n.desc(1).shape
+    if n.desc().rank != 2:
+        raise Unsupported(f"words {n.desc()}", "give one word in each row of a matrix")
+    words, width = n.desc().shape
+    if width < size:
+        raise Unsupported(f"words of {width} characters under a window of {size}", "pad the words")
+    letters = n.op("Cast", w.op("Greater", n.inputs[0], np.int32(0)), to="int32")
+    lengths = n.op("ReduceSum", n.op("CumProd", letters, axis=1), axes=[1], keepdims=True)
+    vectors = standard(n, "Gather", n.inputs[3], n.inputs[0], axis=0)
+    image = n.op("Reshape", vectors, shape=[words, 1, width, depth])
+    y = n.op("Tanh", standard(n, "Conv", image, n.inputs[1], n.inputs[2]))
+    count = width - size + 1
+    y = n.op("Reshape", y, shape=[words, filters, count])
+    start = np.arange(count, dtype=np.int32)[None]
+    kept = w.op("LessOrEqual", start, w.op("Max", w.op("Sub", lengths, np.int32(size)), np.int32(0)))
+    kept = n.op("Reshape", kept, shape=[words, 1, count])
+    best = n.op("ReduceMax", n.op("Select", kept, y, -np.inf), axes=[2])
+    return n.op("Select", w.op("Greater", lengths, np.int32(0)), best, 0.0)
 
 
 @plugin(onnx="Unique", domain=DOMAIN)

@@ -6,7 +6,6 @@ fills from the end holds its keys and values; the mask hides empty places, as it
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,42 +15,12 @@ import numpy as np
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
 from ge.ops.flow.control import repeat
-from ge.ops.microsoft.standard import DOMAIN, results_of
+from ge.ops.microsoft.standard import DOMAIN, Writer
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
 LOWEST = np.float32(np.finfo(np.float32).min)  # the score of a token that may not be chosen
 GPT2 = 0  # the attribute `model_type`
 NO_BEAM = np.float32(-1e9)  # the score of beams that repeat the first one
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Writes operators of ONNX into a graph."""
-
-    node: Node
-    builder: GraphBuilder
-
-    def op(self, type_: str, *inputs: Any, **attrs: Any) -> Any:
-        return self.ops(type_, *inputs, outputs=1, **attrs)[0]
-
-    def ops(self, type_: str, *inputs: Any, outputs: int, **attrs: Any) -> list[Any]:
-        node = dataclasses.replace(self.node, builder=self.builder)
-        values = [self.builder.constant(i) if isinstance(i, np.ndarray | np.generic) else i for i in inputs]
-        return results_of(node, type_, values, outputs, **attrs)
-
-    def cast(self, x: Any, dtype: str) -> Any:
-        return self.builder.op("Cast", x, to=dtype)
-
-    def reshape(self, x: Any, *shape: int) -> Any:
-        return self.builder.op("Reshape", x, shape=list(shape))
-
-    def part(self, x: Any, axis: int, start: int, end: int) -> Any:
-        """The elements from start to end along an axis."""
-        return self.op("Slice", x, *(np.array([v]) for v in (start, end, axis)))
-
-    def body(self, graph: Any, args: Sequence[Any]) -> list[Any]:
-        results: list[Any] = self.node.parser.body(graph, self.builder, args)
-        return results
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, find
 
-__all__ = ["DOMAIN", "activated", "results_of", "standard", "transposed"]
+__all__ = ["DOMAIN", "Writer", "activated", "results_of", "standard", "transposed"]
 
 DOMAIN = "com.microsoft"
 VERSION = 21  # of the operator set that `standard` speaks
@@ -45,6 +48,41 @@ def results_of(
 def standard(n: Node, type_: str, *inputs: Any, version: int = VERSION, **attrs: Any) -> Any:
     """The first result of an operator of ONNX itself."""
     return results_of(n, type_, inputs, 1, version, **attrs)[0]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes operators of ONNX into a graph."""
+
+    node: Node
+    builder: GraphBuilder
+
+    def op(self, type_: str, *inputs: Any, **attrs: Any) -> Any:
+        """The first result of an operator of ONNX; arrays become constants."""
+        return self.ops(type_, *inputs, outputs=1, **attrs)[0]
+
+    def ops(self, type_: str, *inputs: Any, outputs: int, **attrs: Any) -> list[Any]:
+        """All results of an operator of ONNX."""
+        node = dataclasses.replace(self.node, builder=self.builder)
+        values = [self.builder.constant(i) if isinstance(i, np.ndarray | np.generic) else i for i in inputs]
+        return results_of(node, type_, values, outputs, **attrs)
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """x in another element type."""
+        return self.builder.op("Cast", x, to=dtype)
+
+    def reshape(self, x: Any, *shape: int) -> Any:
+        """x in another shape."""
+        return self.builder.op("Reshape", x, shape=list(shape))
+
+    def part(self, x: Any, axis: int, start: int, end: int) -> Any:
+        """The elements from start to end along an axis."""
+        return self.op("Slice", x, *(np.array([v]) for v in (start, end, axis)))
+
+    def body(self, graph: Any, args: Sequence[Any]) -> list[Any]:
+        """The results of a graph that an attribute holds."""
+        results: list[Any] = self.node.parser.body(graph, self.builder, args)
+        return results
 
 
 def activated(n: Node, y: Any, parameters: Sequence[float] = ()) -> Any:

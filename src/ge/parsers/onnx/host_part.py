@@ -31,6 +31,7 @@ _TEXT_OPERATORS = frozenset(
         ("", "StringConcat"),
         ("", "StringNormalizer"),
         ("", "StringSplit"),
+        ("ai.onnx.ml", "CastMap"),
         ("ai.onnx.ml", "DictVectorizer"),
         ("com.microsoft", "Tokenizer"),
     }
@@ -143,6 +144,8 @@ def _text_values(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set
 
 
 def _returns_text(node: onnx.NodeProto) -> bool:
+    if node.op_type == "CastMap":
+        return bool(_attribute(node, "cast_to") == b"TO_STRING")
     if node.op_type == "Cast":
         return bool(_attribute(node, "to") == TensorProto.STRING)
     if node.op_type == "Constant":

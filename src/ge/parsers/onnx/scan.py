@@ -28,12 +28,77 @@ _DOMAIN_REASONS = {
         "export or optimise the model without it",
     ),
 }
+_NO_KERNEL = (
+    "ONNX Runtime has no kernel of it for processors",
+    "export or optimise the model for ONNX Runtime's CPU provider",
+)
+_EXTENSIONS = {  # reasons for single operators of com.microsoft
+    **dict.fromkeys(
+        (
+            *(
+                "DecoderAttention",
+                "DecoderMaskedSelfAttention",
+                "DynamicSparseAttention",
+                "LongformerAttention",
+            ),
+            *("PackedAttention", "PackedMultiHeadAttention", "PagedAttention", "SparsePagedAttention"),
+            *("PackedSparseAttentionIndexer", "SparseAttentionIndexer", "RemovePadding", "RestorePadding"),
+            *("RelativePositionBias", "GatedRelativePositionBias", "GemmaRotaryEmbedding", "GatedDeltaNet"),
+            *("VarlenCausalConvWithState", "GemmFloat8", "MatMulBlockQuantizedFp4Weight", "MatMulNBitsMlp"),
+            *("MatMulBlockQuantizedFp8Weight", "MatMulNBitsQkv", "QuantizeBFP", "DequantizeBFP"),
+            *(
+                "QuantizeWithOrder",
+                "DequantizeWithOrder",
+                "QOrderedAttention",
+                "QOrderedGelu",
+                "QOrderedMatMul",
+            ),
+            *("QOrderedLayerNormalization", "QOrderedLongformerAttention", "Rfft", "Irfft"),
+        ),
+        _NO_KERNEL,
+    ),
+    **dict.fromkeys(
+        ("EPContext", "Snpe"),
+        ("it holds a network compiled for another device", "compile the model it was made from"),
+    ),
+    "MatMulFpQ4": (
+        "its weights are packed for ONNX Runtime's own kernels",
+        "quantise the model again, which writes MatMulNBits",
+    ),
+    "MaxpoolWithMask": ("ONNX Runtime documents it as internal, without a definition", "use MaxPool"),
+    "AttnLSTM": ("attention inside a recurrent cell is not mapped", "export the cell as a Loop or Scan"),
+    "Sampling": ("tokens drawn inside of a search are not mapped", "use GreedySearch or BeamSearch"),
+    "WhisperBeamSearch": (
+        "searches over an encoder and a decoder are not mapped",
+        "compile encoder and decoder apart and search in the application",
+    ),
+}
 _STRINGS = (
     "text is computed by the host, outside of branches, loops and functions",
     "prepare text on the host and feed numbers",
 )
 _REASONS = {
     **dict.fromkeys(("StringNormalizer", "StringConcat", "StringSplit", "RegexFullMatch"), _STRINGS),
+    **dict.fromkeys(
+        (
+            "DisentangledAttention_TRT",
+            "EfficientNMS_TRT",
+            "MultilevelCropAndResize_TRT",
+            "PyramidROIAlign_TRT",
+        ),
+        ("it stands for a plugin of TensorRT", "export the model without TensorRT's plugins"),
+    ),
+    **dict.fromkeys(
+        ("MemcpyFromHost", "MemcpyToHost"),
+        (
+            "ONNX Runtime inserts it between its own devices when it loads a model",
+            "compile the model as exported",
+        ),
+    ),
+    **dict.fromkeys(
+        ("GRUUnit", "GivenTensorFill"),
+        ("this experiment of early ONNX has no kernel in ONNX Runtime", "export the model again"),
+    ),
     "ImageDecoder": (
         "image files are decoded by the host, outside of branches, loops and functions",
         "decode images on the host and feed pixels",
@@ -129,6 +194,8 @@ def schema_of(type_: str, version: int, domain: str) -> onnx.defs.OpSchema | Non
 
 def _described(domain: str, type_: str, nodes: list[str]) -> UnmappedOperator:
     reason, remedy = _DOMAIN_REASONS.get(domain, ("", ""))
+    if domain == "com.microsoft":
+        reason, remedy = _EXTENSIONS.get(type_, (reason, remedy))
     if not reason:
         reason, remedy = _REASONS.get(type_, ("no plugin maps it", ""))
     if not remedy:
