@@ -167,21 +167,40 @@ def _converter(op: Any) -> Callable[[Any], Any]:
 def _callable(op: Any) -> Callable[..., Any]:
     """An operator as it is called with what PyTorch hands to kernels in Python: numbers in the place of tensors too."""
     call: Callable[..., Any] = op._op
-    places = [i for i, a in enumerate(op._schema.arguments) if str(a.type) in ("Tensor", "Optional[Tensor]")]
+    arguments = op._schema.arguments
+    places = [i for i, a in enumerate(arguments) if str(a.type) in ("Tensor", "Optional[Tensor]")]
     name = op._schema.name.removeprefix("aten::")
     if len(places) < 2 or torch._C._should_allow_numbers_as_tensors(name):
         return call
+    of_numbers = {place: _of_numbers(op, place) for place in places}
 
-    def with_tensors(*args: Any, **kwargs: Any) -> Any:
+    def with_numbers(*args: Any, **kwargs: Any) -> Any:
         for place in places:
             if place < len(args) and type(args[place]) in (int, float, bool, complex):
+                if (found := of_numbers[place]) is not None:
+                    return found(*args, **kwargs)
                 like = next(a for a in args if isinstance(a, torch.Tensor))
                 kind = torch.result_type(like, args[place])
-                number = torch.tensor(args[place], dtype=kind, device="cpu")
+                number = torch.tensor(args[place], device="cpu").to(kind)  # out of range it wraps around
                 args = (*args[:place], number, *args[place + 1 :])
         return call(*args, **kwargs)
 
-    return with_tensors
+    return with_numbers
+
+
+def _of_numbers(op: Any, place: int) -> Callable[..., Any] | None:
+    """The overload of an operator that takes a number at a place, None if there is none."""
+    wanted = [
+        (a.name, "number" if i == place else str(a.type), a.kwarg_only)
+        for i, a in enumerate(op._schema.arguments)
+    ]
+    packet = op.overloadpacket
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        if [(a.name, str(a.type), a.kwarg_only) for a in found._schema.arguments] == wanted:
+            call: Callable[..., Any] = found._op
+            return call
+    return None
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,15 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 
 from ge.collection import compile_scope
-from torchair import compatibility, decompositions, joint_graph, recurrent, sink_slices, sizes
+from torchair import (
+    compatibility,
+    decompositions,
+    early_decompositions,
+    joint_graph,
+    recurrent,
+    sink_slices,
+    sizes,
+)
 from torchair.config import CompilerConfig
 from torchair.executable import CompiledGraph
 
@@ -92,6 +100,7 @@ def get_npu_backend(
 
 
 @compile_scope()
+@early_decompositions.in_force()
 def compile_graphs(
     module: fx.GraphModule,
     example_inputs: list[Any],

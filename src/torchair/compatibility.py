@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 
 from ge.compatibility import Patch, PatchTable
-from torchair import sizes
+from torchair import early_decompositions, sizes
 
 __all__ = ["PATCHES", "apply"]
 
 _VARIABLES = "torch._dynamo.variables"
+_DECOMPOSITIONS = "torch._decomp.decompositions"
+_ATEN = "torch:ops.aten"
 
 PATCHES = PatchTable(
     "PyTorch",
@@ -25,6 +27,26 @@ PATCHES = PatchTable(
             "torch._dynamo.convert_frame:_compile",
             sizes.traced_again,
             "an open size that becomes one and broadcasts is an error",
+        ),
+        Patch(
+            f"{_DECOMPOSITIONS}:_compute_upsample_nearest_indices",
+            early_decompositions.nearest_places,
+            "compiled nearest neighbours differ from eager mode's where a size does not follow from its scale",
+        ),
+        Patch(
+            f"{_DECOMPOSITIONS}:_upsample_linear",
+            early_decompositions.resized_linearly,
+            "compiled linear interpolation is NaN between infinities",
+        ),
+        Patch(
+            f"{_ATEN}.multi_margin_loss.default.py_kernels",
+            early_decompositions.multi_margin_loss,
+            "the compiled multi_margin_loss is NaN where eager mode's is not",
+        ),
+        Patch(
+            f"{_ATEN}.multilabel_margin_loss_forward.default.py_kernels",
+            early_decompositions.multilabel_margin_loss,
+            "the compiled multilabel_margin_loss counts labels after the first -1",
         ),
     ),
 )

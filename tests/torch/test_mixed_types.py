@@ -1,12 +1,15 @@
-"""Operands of several element types: compiled calls compute in the type that eager mode promotes them to."""
+"""Operands of several element types: compiled calls and NPU tensors compute in the type that the CPU promotes to."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
+import torch_npu  # noqa: F401  (registers the device)
 import torchair  # noqa: F401  (registers the backend)
 
 EDGES = [
@@ -44,3 +47,47 @@ def test_boundaries_of_several_axes_are_refused() -> None:
     function = torch.compile(torch.bucketize, backend="npu")
     with pytest.raises(RuntimeError, match="must be 1 dimension"):
         function(torch.ones(2, 3, 1), torch.ones(3, 4))
+
+
+NARROW = [torch.uint8, torch.int8, torch.int32, torch.bool, torch.float16]
+BEYOND = [1000, -5, 2**40, 1e300]
+OF_NUMBERS = [
+    "add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "eq", "lt", "pow", "copysign", "clamp_min",
+    "clamp_max", "float_power", "fill", "xlogy", "masked_fill", "where", "full_like",
+]  # fmt: skip
+
+
+def _result(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
+    """What a function returns on the host's side, or the type of what it raises."""
+    try:
+        return function(x).cpu()
+    except (RuntimeError, TypeError) as error:
+        return type(error)
+
+
+def _with_number(name: str, number: float) -> list[Callable[[torch.Tensor], Any]]:
+    if name == "where":
+        return [lambda x: torch.where(x != 1, x, number), lambda x: torch.where(x != 1, number, x)]
+    if name == "masked_fill":
+        return [lambda x: x.masked_fill(x != 1, number)]
+    of_tensors = getattr(torch, name)
+    made = [lambda x: of_tensors(x, number), lambda x: of_tensors(x, number, out=torch.empty_like(x))]
+    if not name.startswith(("clamp", "fill", "full")):
+        made.append(lambda x: of_tensors(number, x))
+    if hasattr(torch.Tensor, name + "_"):
+        made.append(lambda x: getattr(x.clone(), name + "_")(number))
+    return made
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_numbers_beyond_the_type_of_an_npu_tensor(name: str) -> None:
+    for dtype, number, shape in itertools.product(NARROW, BEYOND, [(3,), ()]):
+        x = torch.tensor([1, 2, 250] if shape else 250).to(dtype)
+        for i, function in enumerate(_with_number(name, number)):
+            found, wanted = _result(function, x.to("npu")), _result(function, x)
+            if isinstance(wanted, type) or isinstance(found, type):
+                assert found is wanted, (dtype, number, shape, i)
+            else:
+                assert found.dtype == wanted.dtype
+                torch.testing.assert_close(found, wanted, equal_nan=True, rtol=0, atol=0)
