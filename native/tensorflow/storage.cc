@@ -346,10 +346,33 @@ std::shared_ptr<Storage> Variable::value(TF_Status* status) {
   return handle ? take(handle, status) : nullptr;
 }
 
+bool Variable::initialised(TF_Status* status) const {
+  const HostOp ask(context_, "VarIsInitializedOp", status);
+  if (!ok(status)) return false;
+  api.TFE_OpAddInput(ask, resource_, status);
+  if (!ok(status)) return false;
+  TFE_TensorHandle* handle = nullptr;
+  int count = 1;
+  api.TFE_Execute(ask, &handle, &count, status);
+  if (!ok(status)) return false;
+  TF_Tensor* answer = api.TFE_TensorHandleResolve(handle, status);
+  api.TFE_DeleteTensorHandle(handle);
+  if (!ok(status)) return false;
+  const bool found = *static_cast<const bool*>(api.TF_TensorData(answer));
+  api.TF_DeleteTensor(answer);
+  return found;
+}
+
 std::shared_ptr<Storage> Variable::take(TFE_TensorHandle* handle, TF_Status* status) {
   TF_Tensor* tensor = api.TFE_TensorHandleResolve(handle, status);
   api.TFE_DeleteTensorHandle(handle);
   if (!ok(status)) return nullptr;
+  // TensorFlow reads an anonymous variable that was never assigned as an empty vector.
+  if (api.TF_NumDims(tensor) == 1 && api.TF_Dim(tensor, 0) == 0 && !initialised(status)) {
+    api.TF_DeleteTensor(tensor);
+    if (ok(status)) api.TF_SetStatus(status, kFailedPrecondition, "the variable has no value yet: assign one");
+    return nullptr;
+  }
   std::shared_ptr<Storage> value = Storage::adopt(tensor);
   value->share_with_host();
   try {

@@ -241,6 +241,7 @@ class Variable {
   // not fit the device's memory.
   std::shared_ptr<Storage> take(TFE_TensorHandle* handle, TF_Status* status);
   TFE_TensorHandle* read(TF_Status* status) const;
+  bool initialised(TF_Status* status) const;
   void hand_to_host(Storage& value, TF_Status* status);
   bool claim(Storage& value, TF_Status* status);
   static bool same(const std::vector<Variable*>& variables, TF_Status* status);

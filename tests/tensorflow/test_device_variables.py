@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from npu_runtime import tensorflow as native
 
@@ -176,6 +177,23 @@ def test_uninitialised_and_deleted_variables() -> None:
     del v
     gc.collect()
     assert tf.config.experimental.get_memory_info("NPU:0")["current"] <= before + 4096
+
+
+def test_anonymous_variables_have_no_value_before_they_are_assigned() -> None:
+    handle = resource_variable_ops.eager_safe_variable_handle(tf.zeros([2]), [2], None, "v", False)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="no value"):
+        tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+    @tf.function
+    def first_or_more() -> tf.Tensor:
+        known = tf.raw_ops.VarIsInitializedOp(resource=handle)
+        if not known:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones([2]))
+        tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.ones([2]))
+        return known
+
+    assert [bool(first_or_more()) for _ in range(3)] == [False, True, True]
+    assert tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32).numpy().tolist() == [4.0, 4.0]
 
 
 def test_checkpoints_hold_what_programs_wrote(tmp_path: Path) -> None:
