@@ -13,7 +13,7 @@ from torch import DispatchKey, DispatchKeySet
 from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 
-from torch_npu import autocast, devices, layouts, recurrent
+from torch_npu import autocast, batch_statistics, devices, layouts, recurrent
 from torch_npu.memory import as_cpu, as_npu, host, is_npu, lazy_host, made_npu, with_bits
 from torch_npu.storage import capacity
 
@@ -619,8 +619,8 @@ def register() -> None:
         "_scaled_dot_product_fused_attention_overrideable": _attention,
         "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     }
-    cells = {name: _of_hosts(kernel) for name, kernel in recurrent.KERNELS.items()}
-    for name, kernel in (_structured() | _replaced() | kernels | cells).items():
+    hosts = {name: _of_hosts(k) for name, k in (recurrent.KERNELS | batch_statistics.KERNELS).items()}
+    for name, kernel in (_structured() | _replaced() | kernels | hosts).items():
         own.impl(name, kernel)
     derived = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")
     derived.impl("scaled_dot_product_attention", _scaled_dot_product_attention)

@@ -67,13 +67,68 @@ class _Aliases:
         return self._pairs[id(value)][1] if id(value) in self._pairs else value
 
 
-def _on_host(op: Any) -> Callable[..., Any]:
+def _on_host(op: Callable[..., Any]) -> Callable[..., Any]:
     @torch._disable_dynamo
     def call(*args: Any) -> Any:
         aliases = _Aliases()
         return aliases.back(op(*[aliases.host(a) for a in args]))
 
     return call
+
+
+def _flat(op: Callable[..., Any]) -> Callable[..., Any]:
+    """Gloo splits the first axis of a tensor that stands for all ranks; only its memory counts."""
+
+    def call(output: torch.Tensor, given: torch.Tensor, *rest: Any) -> Any:
+        return output, op(output.view(-1), given.view(-1), *rest)[1]
+
+    return call
+
+
+def _of_any_shape(all_gather: Callable[..., Any]) -> Callable[..., Any]:
+    """Gloo gathers equal shapes only: of others each rank sends its own to all."""
+
+    def call(outputs: Any, inputs: Any, group: Any, *rest: Any) -> Any:
+        works, ranks = [], dist.ProcessGroup.unbox(group)
+        pairs = list(zip(outputs, inputs, strict=True))
+        fit = all(len(o) == ranks.size() and o[ranks.rank()].shape == mine.shape for o, mine in pairs)
+        if not fit or all(out.shape == mine.shape for outs, mine in pairs for out in outs):
+            return all_gather(outputs, inputs, group, *rest)
+        for root in range(ranks.size()):
+            targets = [outs[root] for outs in outputs]
+            if root == ranks.rank():
+                for target, mine in zip(targets, inputs, strict=True):
+                    target.copy_(mine)
+            works.append(torch.ops.c10d.broadcast_.default(targets, group, root, 0, *rest)[1])
+        for work in works[:-1]:
+            work.wait()
+        return outputs, works[-1]
+
+    return call
+
+
+def _all_to_all(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Gloo exchanges lists of equal shapes only; parts of one tensor may have any size."""
+
+    def call(outputs: Any, inputs: Any, group: Any, *rest: Any) -> Any:
+        given, taken = torch.cat([t.reshape(-1) for t in inputs]), [t.numel() for t in outputs]
+        found = given.new_empty(sum(taken))
+        sizes = [t.numel() for t in inputs]
+        work = torch.ops.c10d.alltoall_base_.default(found, given, group, taken, sizes, *rest)
+        work.wait()
+        for output, part in zip(outputs, found.split(taken), strict=True):
+            output.copy_(part.view(output.shape))
+        return outputs, work
+
+    return call
+
+
+_ADAPTED = {
+    "_allgather_base_": _flat,
+    "_reduce_scatter_base_": _flat,
+    "allgather_": _of_any_shape,
+    "alltoall_": _all_to_all,
+}
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
@@ -97,4 +152,5 @@ def register() -> None:
     with warnings.catch_warnings():  # PyTorch's own hand NPU tensors to the backend as they are
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name in _COLLECTIVES:
-            _library.impl(name, _on_host(getattr(torch.ops.c10d, name).default), "PrivateUse1")
+            op = getattr(torch.ops.c10d, name).default
+            _library.impl(name, _on_host(_ADAPTED.get(name, lambda op: op)(op)), "PrivateUse1")

@@ -38,7 +38,7 @@ def results(folder: Path, devices: int, kind: str, *programs: str) -> dict[str, 
 
 
 def test_training_on_npus_is_training_on_two_cpus(tmp_path: Path) -> None:
-    programs = ("fit", "custom_loop")
+    programs = ("fit", "custom_loop", "variables_of_the_first_call")
     ours, theirs = (results(tmp_path, 2, kind, *programs) for kind in ("NPU", "CPU"))
     for name in programs:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)

@@ -239,6 +239,26 @@ def checkpoint_for_fewer_devices() -> Any:
     return fitted(other, 1)
 
 
+def variables_of_the_first_call() -> Any:
+    """Functions that create their variables, as `adapt` of Keras's layers does."""
+    chosen = strategy()
+    made: list[tf.Variable] = []
+
+    @tf.function
+    def seen(x: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(lambda: tf.ones([3]), trainable=False))
+        made[0].assign(made[0] * 2.0 + tf.reduce_mean(x))
+        return made[0].read_value()
+
+    with chosen.scope():
+        values = [seen(tf.ones([2]) * i) for i in range(3)]
+        layer = tf.keras.layers.Normalization()
+        layer.adapt(IMAGES.reshape(len(IMAGES), -1)[:, :5])
+        values.append(layer(IMAGES.reshape(len(IMAGES), -1)[:, :5]))
+    return np.concatenate([np.ravel(v) for v in (*values, *made[0].values)])
+
+
 def one_device() -> Any:
     chosen = tf.distribute.OneDeviceStrategy(NAMES[-1])
     return Loop(chosen).over(distributed(chosen))
@@ -275,6 +295,7 @@ PROGRAMS = (
     gathered,
     every_way_to_reduce,
     checkpoint_for_fewer_devices,
+    variables_of_the_first_call,
     one_device,
     all_devices,
     data_parallel,

@@ -70,6 +70,42 @@ def collectives() -> None:
     same(part, *((5, 6), (7, 8))[RANK])
 
 
+def tensors_of_different_sizes() -> None:
+    parts = [npu(*[10 * RANK + other] * (RANK + other + 1)) for other in range(SIZE)]
+    found = [torch.empty(RANK + other + 1, device="npu") for other in range(SIZE)]
+    dist.all_to_all(found, parts)
+    same(torch.cat(found), *((0, 10, 10), (1, 1, 11, 11, 11))[RANK])
+    for wait in (False, True):
+        found = [torch.empty(other + 1, 2, device="npu") for other in range(SIZE)]
+        work = dist.all_gather(found, npu(RANK).expand(RANK + 1, 2), async_op=wait)
+        work.wait() if work else None
+        same(torch.cat(found), 0, 0, 1, 1, 1, 1)
+    stacked, part = torch.empty(SIZE, 1, 2, device="npu"), torch.empty(1, 2, device="npu")
+    dist.all_gather_into_tensor(stacked, npu(RANK, 3).reshape(1, 2))
+    same(stacked, 0, 3, 1, 3)
+    dist.reduce_scatter_tensor(part, npu(0, 1, 2, 3).reshape(SIZE, 1, 2))
+    same(part, *((0, 2), (4, 6))[RANK])
+
+
+def synchronised_batch_normalisation() -> None:
+    """Ranks with batches of different sizes normalise as one with all of them."""
+    batch = torch.linspace(-2, 3, 5 * 3 * 4).sin().reshape(5, 3, 4)
+    for kind, error in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        whole = nn.BatchNorm1d(3)
+        expected = batch.clone().requires_grad_()
+        whole(expected).pow(3).sum().backward()
+        norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d(3)).to("npu")
+        mine = batch[:2] if RANK == 0 else batch[2:]
+        mine = mine.to("npu", kind).requires_grad_()
+        norm(mine).float().pow(3).sum().backward()
+        rows = slice(0, 2) if RANK == 0 else slice(2, 5)
+        torch.testing.assert_close(mine.grad.float().cpu(), expected.grad[rows], rtol=error, atol=10 * error)
+        torch.testing.assert_close(norm.running_mean.cpu(), whole.running_mean, rtol=error, atol=error)
+        torch.testing.assert_close(norm.running_var.cpu(), whole.running_var, rtol=error, atol=error)
+        dist.all_reduce(norm.weight.grad)
+        torch.testing.assert_close(norm.weight.grad.cpu(), whole.weight.grad, rtol=error, atol=50 * error)
+
+
 def messages() -> None:
     x, y = npu(1, 2) + RANK, torch.empty(2, device="npu")
     dist.send(x, 1) if RANK == 0 else dist.recv(y, 0)
@@ -180,7 +216,16 @@ def a_rank_that_dies() -> None:
         raise AssertionError("a collective without the other rank came to an end")
 
 
-for program in (collectives, messages, meshes, training, another_shape, a_rank_that_dies):
+for program in (
+    collectives,
+    tensors_of_different_sizes,
+    synchronised_batch_normalisation,
+    messages,
+    meshes,
+    training,
+    another_shape,
+    a_rank_that_dies,
+):
     program()
     if RANK == 0:
         print(f"done {program.__name__}\n", end="", flush=True)
