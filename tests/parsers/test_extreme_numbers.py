@@ -156,3 +156,58 @@ def test_means_of_integers_do_not_overflow(axis: int, dtype: str) -> None:
     total = x.astype(object).sum(axis, keepdims=True)
     expected = [int(t) // x.shape[axis] if t > 0 else -(-int(t) // x.shape[axis]) for t in total.ravel()]
     np.testing.assert_array_equal(_run(text, x).ravel(), expected)
+
+
+# -- what differs from NumPy or PyTorch at the ends of a range --------------------------------------------------
+
+
+def _onnx_runtime(text: str, *arrays: np.ndarray) -> list[np.ndarray]:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = onnx.parser.parse_model(_HEAD + text)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {port.name: array for port, array in zip(model.graph.input, arrays, strict=True)}
+    return list(session.run(None, feeds))
+
+
+@pytest.mark.parametrize("start", [-4, -3, 1, 9])
+@pytest.mark.parametrize("end", [-9, -3, 0, 9])
+@pytest.mark.parametrize("step", [-2, -1, 1])
+def test_slices_that_start_or_end_beyond_an_axis(start: int, end: int, step: int) -> None:
+    constants = {"s": start, "e": end, "a": 0, "t": step}
+    text = " ".join(f"{name} = Constant <value_ints = [{value}]> ()" for name, value in constants.items())
+    text = f"net (float[3] x) => (float[n] y) {{ {text} y = Slice (x, s, e, a, t) }}"
+    x = np.arange(3, dtype=np.float32)
+    np.testing.assert_array_equal(_run(text, x), _onnx_runtime(text, x)[0])
+
+
+@pytest.mark.parametrize("low", [-4, -1, 3])
+@pytest.mark.parametrize("high", [-4, -1, 3])
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_negative_pads_crop_the_padded_tensor(low: int, high: int, size: int) -> None:
+    if size + low + high < 0:
+        pytest.skip("nothing would be left")
+    text = f"net (float[{size}] x) => (float[n] y) {{{{ p = Constant <value_ints = [{low}, {high}]> () "
+    text = (text + "v = Constant <value_float = 7.0> () y = Pad (x, p, v) }}").format()
+    x = np.arange(size, dtype=np.float32)
+    padded = np.pad(x, (max(low, 0), max(high, 0)), constant_values=7.0)
+    wanted = padded[max(-low, 0) : len(padded) - max(-high, 0)]
+    np.testing.assert_array_equal(_run(text, x), wanted)
+
+
+def test_the_dynamic_scale_of_zeros_is_one() -> None:
+    text = "net (float[3] x) => (uint8[3] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear (x) }"
+    x = np.zeros(3, np.float32)
+    found = ge.compile(onnx.parser.parse_model(_HEAD + text))(x)
+    for ours, theirs in zip(found, _onnx_runtime(text, x), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_nearest_samples_between_two_pixels(padding: str, align: int) -> None:
+    rng = np.random.default_rng(align)
+    x = rng.standard_normal((1, 1, 2, 3)).astype(np.float32)
+    grid = rng.integers(-5, 6, (1, 4, 4, 2)).astype(np.float32)
+    text = f'<align_corners = {align}, mode = "nearest", padding_mode = "{padding}"> (x, g)'
+    text = f"net (float[1,1,2,3] x, float[1,4,4,2] g) => (float[1,1,4,4] y) {{ y = GridSample {text} }}"
+    np.testing.assert_array_equal(_run(text, x, grid), _onnx_runtime(text, x, grid)[0])

@@ -122,7 +122,17 @@ def _grid_sample(n: Node) -> Results:
     if mode == "cubic" and n.desc().rank != 4:
         raise Unsupported("cubic GridSample takes images only", "use linear or nearest for volumes")
     padding, align = n.attr("padding_mode", "zeros"), bool(n.attr("align_corners", 0))
-    return n.op("GridSample", n.inputs[0], n.inputs[1], mode=mode, padding_mode=padding, align_corners=align)
+    grid: Any = n.inputs[1]
+    if (mode, padding, align) == ("nearest", "reflection", False):
+        grid = _rounded_places(n, grid)
+    return n.op("GridSample", n.inputs[0], grid, mode=mode, padding_mode=padding, align_corners=align)
+
+
+def _rounded_places(n: Node, grid: Any) -> Any:
+    """The grid of the nearest pixels. ONNX rounds before it reflects, PyTorch afterwards: ties differ."""
+    sizes = n.builder.constant(np.array(n.desc().shape[:1:-1], numpy_dtype(n.desc(1).dtype)))
+    place = n.op("Mul", n.op("Sub", n.op("Mul", n.op("Add", grid, 1.0), sizes), 1.0), 0.5)
+    return n.op("Sub", n.op("Div", n.op("Add", n.op("Mul", n.op("Round", place), 2.0), 1.0), sizes), 1.0)
 
 
 # -- regions of interest -----------------------------------------------------------------------------------

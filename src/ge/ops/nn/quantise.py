@@ -579,11 +579,12 @@ def _scaled_conv(n: Node, window: Window) -> Any:
 
 @plugin(onnx="DynamicQuantizeLinear")
 def _dynamic_quantize(n: Node) -> Results:
-    """Scale and zero point from the range of x, which always contains 0."""
+    """Scale and zero point from the range of x, which always contains 0; nothing but zeros has the scale 1."""
     x = n.inputs[0]
     high = n.op("Maximum", n.op("ReduceMax", x), 0.0)
     low = n.op("Minimum", n.op("ReduceMin", x), 0.0)
-    scale = n.op("Div", n.op("Sub", high, low), 255.0)
+    span = n.op("Sub", high, low)
+    scale = n.op("Select", n.op("Equal", span, 0.0), 1.0, n.op("Div", span, 255.0))
     zero = n.op("Round", n.op("Clip", n.op("Div", n.op("Sub", 0.0, low), scale), min=0.0, max=255.0))
     zero = n.op("Cast", zero, to="uint8")
     return n.op("Quantize", x, scale, zero, dtype="uint8"), scale, zero

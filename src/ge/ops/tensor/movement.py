@@ -10,6 +10,7 @@ import numpy as np
 
 import tbe
 from ge.ir.types import FLOATS, TENSORS, TensorDesc
+from ge.ir.values import desc_of
 from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, Pattern, fail, register
 from ge.ops.dataflow import Dataflow, Order, OverAxes, Part, Reordered, Sliced, Stack, Stacked
 from ge.ops.math.reduce import normal_axes
@@ -672,6 +673,8 @@ def _slice(n: Node) -> Results:
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     shape = n.desc().shape
+    # ONNX moves a start in front of the first element to it, where NumPy's slice backwards would be empty.
+    starts = [max(s, -shape[a]) if t < 0 else s for s, a, t in zip(starts, axes, steps, strict=True)]
     attrs = box(shape, axes, starts, ends, steps)
     if attrs == box(shape, [], [], [], []):
         return n.inputs[0]  # type: ignore[return-value]
@@ -683,7 +686,7 @@ _PAD_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wra
 
 @plugin(onnx="Pad")
 def _pad(n: Node) -> Results:
-    """Negative padding is cropped first."""
+    """Negative padding crops."""
     rank = n.desc().rank
     value = 0.0
     if n.version < 11:
@@ -698,11 +701,24 @@ def _pad(n: Node) -> Results:
     for index, axis in enumerate(axes):
         low[axis], high[axis] = pads[index], pads[index + len(axes)]
     x: Any = n.inputs[0]
-    if min((*low, *high), default=0) < 0:
-        starts = [max(-p, 0) for p in low]
-        ends = [max(d - max(-p, 0), 0) for d, p in zip(n.desc().shape, high, strict=True)]
-        x = n.op("Slice", x, starts=starts, ends=ends)
-        low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
+    sizes = list(n.desc().shape)
+    if any(d + min(a, 0) + min(b, 0) < 0 for d, a, b in zip(sizes, low, high, strict=True)):
+        return _cropped(n, _padded(n, x, low, high, value), low, high)  # the crop reaches into the padding
+    return _padded(n, _cropped(n, x, low, high), low, high, value)
+
+
+def _cropped(n: Node, x: Any, low: list[int], high: list[int]) -> Any:
+    """x without what negative pads remove."""
+    if min((*low, *high), default=0) >= 0:
+        return x
+    starts = [max(-p, 0) for p in low]
+    ends = [max(d - max(-p, 0), s) for d, p, s in zip(desc_of(x).shape, high, starts, strict=True)]
+    return n.op("Slice", x, starts=starts, ends=ends)
+
+
+def _padded(n: Node, x: Any, low: list[int], high: list[int], value: float) -> Any:
+    """x with what positive pads add."""
+    low, high = [max(p, 0) for p in low], [max(p, 0) for p in high]
     if not any((*low, *high)):
         return x
     mode = _PAD_MODES[n.attr("mode", "constant")]
