@@ -8,6 +8,8 @@
 namespace npu::aicpu {
 namespace {
 
+constexpr double kCycles = 7;  // of an element
+
 // Integers wrap around; computed unsigned, where overflow is defined.
 template <class T>
 T wrapping(T a, T b, bool multiply) {
@@ -64,7 +66,7 @@ struct LogSumExp {
 template <class T, class Op, class A>
 void scan(const AxisView& view, const T* x, T* y, std::int64_t* where, bool exclusive, bool reverse) {
   const std::int64_t lanes = view.outer * view.inner;
-  parallel_for(lanes, grain(1 << 13, view.size), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(lanes, grain(kCycles, view.size), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t lane = lo; lane < hi; ++lane) {
       const std::int64_t base = lane / view.inner * view.size * view.inner + lane % view.inner;
       A total = Op::zero();

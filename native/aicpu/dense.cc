@@ -7,6 +7,8 @@
 namespace npu::aicpu {
 namespace {
 
+constexpr double kCycles = 4;  // of a multiplication
+
 // Accumulator type; integers wrap around as in their own type.
 template <class T>
 auto accumulator() {
@@ -43,7 +45,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& y) {
   using A = Accumulator<T>;
   const std::int64_t m = y.dims[y.rank() - 2], n = y.dims.back(), k = a.dims.back();
   const std::int64_t rows = n ? y.elements() / n : 0;
-  parallel_for(rows, grain(1 << 14, n * k), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(rows, grain(kCycles, n * k), [&](std::int64_t lo, std::int64_t hi) {
     std::vector<A> sums(static_cast<std::size_t>(n));
     for (std::int64_t row = lo; row < hi; ++row) {
       const T* left = a.as<T>() + batch_offset(a, y.dims, row / m) + row % m * k;

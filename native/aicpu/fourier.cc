@@ -10,6 +10,8 @@
 namespace npu::aicpu {
 namespace {
 
+constexpr double kCycles = 15;  // of a number
+
 using Complex = std::complex<double>;
 
 bool is_power_of_two(std::int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
@@ -135,7 +137,7 @@ Status transform(Call& call) {
 
   const Transform plan(n, inverse);
   const double scale = inverse ? 1.0 / static_cast<double>(n) : 1.0;
-  parallel_for(lanes, grain(1 << 12, n), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(lanes, grain(kCycles, n), [&](std::int64_t lo, std::int64_t hi) {
     std::vector<Complex> work(static_cast<std::size_t>(n));
     for (std::int64_t lane = lo; lane < hi; ++lane) {
       const std::int64_t given = std::min(n, in.view.size);

@@ -9,6 +9,8 @@
 namespace npu::aicpu {
 namespace {
 
+constexpr double kPointCycles = 900;
+
 enum class Mode { Nearest, Linear, Cubic };
 enum class Padding { Zeros, Border, Reflection };
 
@@ -181,7 +183,7 @@ Status sample(Call& call) {
   const std::int64_t points = batch ? grid.elements() / spatial / batch : 0;
   if (y.elements() != batch * channels * points) return Status::error("the output does not match the grid");
   if (spec.plane == 0) return Status::error("the image is empty");
-  parallel_for(batch * points, grain(64), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(batch * points, grain(kPointCycles), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t i = lo; i < hi; ++i) {
       const Stencil stencil(spec, grid.as<T>() + i * spatial);
       const std::int64_t n = i / points, point = i % points;

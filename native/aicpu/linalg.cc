@@ -11,6 +11,8 @@
 namespace npu::aicpu {
 namespace {
 
+constexpr double kCycles = 15;  // of an elimination step
+
 struct Matrix {
   std::int64_t rows, columns;
   std::vector<double> values;
@@ -92,11 +94,12 @@ struct Batch {
 template <class Body>
 Status for_batch(const Batch& batch, const char* message, const Body& body) {
   std::atomic<bool> sound{true};
-  parallel_for(batch.count, grain(4096, batch.n * batch.n * batch.n), [&](std::int64_t lo, std::int64_t hi) {
-    for (std::int64_t i = lo; i < hi; ++i) {
-      if (!body(i)) sound = false;
-    }
-  });
+  parallel_for(batch.count, grain(kCycles, batch.n * batch.n * batch.n),
+               [&](std::int64_t lo, std::int64_t hi) {
+                 for (std::int64_t i = lo; i < hi; ++i) {
+                   if (!body(i)) sound = false;
+                 }
+               });
   return sound ? Status::ok() : Status::error(message);
 }
 

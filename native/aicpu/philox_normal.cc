@@ -77,7 +77,7 @@ void draw_group(Words words, bool truncated, Real* group, std::size_t size) {
 }
 
 constexpr std::int64_t kReserved = 256;  // words kept for each number where some are rejected
-constexpr double kShare = 256;           // groups worth a thread
+constexpr double kCycles = 240;          // of a group
 
 template <class T, class Real>
 void fill(const Call& call, bool truncated) {
@@ -85,7 +85,7 @@ void fill(const Call& call, bool truncated) {
   const Tensor& y = call.outputs[0];
   const auto state = [&](std::size_t i) { return *call.inputs[i].as<std::uint64_t>(); };
   const std::int64_t n = y.elements(), skip = truncated ? kGroup * kReserved / 4 : 1;
-  parallel_for((n + kGroup - 1) / kGroup, grain(kShare), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for((n + kGroup - 1) / kGroup, grain(kCycles), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t g = lo; g < hi; ++g) {
       Real group[kGroup];
       const Words words(state(0), state(1), state(2), static_cast<std::uint64_t>(g * skip));

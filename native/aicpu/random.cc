@@ -100,13 +100,13 @@ class RandomCall {
   Tensor* next_ = nullptr;
 };
 
-constexpr double kShare = 1 << 12;  // numbers worth a thread
+constexpr double kCycles = 15;  // of a number
 
 // Fills n elements, `per_block` from each counter value: make(block, i) gives the i-th of them.
 template <class T, class Make>
 std::int64_t fill(State state, T* out, std::int64_t n, std::int64_t per_block, const Make& make) {
   const std::int64_t blocks = (n + per_block - 1) / per_block;
-  parallel_for(blocks, grain(kShare, per_block), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(blocks, grain(kCycles, per_block), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t b = lo; b < hi; ++b) {
       const Block block = philox(state, static_cast<std::uint64_t>(b));
       const std::int64_t count = std::min(per_block, n - b * per_block);

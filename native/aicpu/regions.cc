@@ -9,6 +9,8 @@
 namespace npu::aicpu {
 namespace {
 
+constexpr double kBinCycles = 15'000;
+
 // Four neighbours of a point and their weights.
 struct Taps {
   std::int64_t place[4];
@@ -130,7 +132,7 @@ Status align_regions(Call& call) {
   if (spec.height == 0 || spec.width == 0) return Status::error("the image is empty");
   const std::int64_t plane = spec.height * spec.width;
   const std::int64_t bins = spec.out_height * spec.out_width;
-  parallel_for(count * bins, grain(4), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(count * bins, grain(kBinCycles), [&](std::int64_t lo, std::int64_t hi) {
     for (std::int64_t i = lo; i < hi; ++i) {
       const std::int64_t r = i / bins, bin = i % bins;
       std::int64_t samples = 1;

@@ -17,7 +17,7 @@ constexpr int kFlipsInWindow = 4;
 constexpr int kLastFlips = 3;
 constexpr std::int64_t kLongSum = 512;  // above this number greedy selection is accurate enough
 constexpr std::int64_t kBlock = 16;     // rows that are read together where they are adjacent
-constexpr double kShare = 1 << 14;      // weights per thread
+constexpr double kCycles = 4;           // of a weight
 
 // Where the weights of one output (a row) are: channels times taps, and how the rows follow one another.
 struct Layout {
@@ -213,7 +213,7 @@ void round_all(const float* weights, const Layout& layout, const Tensor& means, 
   const std::int64_t groups = means.dims[0];
   const std::int64_t blocks = (layout.rows + kBlock - 1) / kBlock;
   const std::int64_t block_size = layout.row_size() * kBlock;
-  parallel_for(layout.batch * blocks, grain(kShare, block_size), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(layout.batch * blocks, grain(kCycles, block_size), [&](std::int64_t lo, std::int64_t hi) {
     std::vector<Row> rows(static_cast<std::size_t>(kBlock), Row(layout.channels, layout.taps));
     for (std::int64_t block = lo; block < hi; ++block) {
       const std::int64_t first = block % blocks * kBlock;

@@ -14,8 +14,7 @@
 namespace npu::aicpu {
 namespace {
 
-constexpr std::size_t kStreamed = std::size_t{1} << 20;  // larger tables are cleared with non-temporal stores
-constexpr double kShareBytes = 1 << 19;                  // that are worth a thread
+constexpr double kByteCycles = 0.125;  // eight bytes are added in a cycle
 
 // An update: its row and its index.
 struct Entry {
@@ -73,7 +72,8 @@ void clear(char* begin, char* end, [[maybe_unused]] bool streamed) {
 void clear_others(const Tensor& out, std::int64_t rows, const std::vector<Entry>& entries, std::int64_t lo,
                   std::int64_t hi) {
   const std::size_t row_bytes = out.bytes() / static_cast<std::size_t>(rows);
-  const bool streamed = out.bytes() >= kStreamed;
+  // Larger tables are cleared with non-temporal stores.
+  const bool streamed = static_cast<std::int64_t>(out.bytes()) >= loops().l2_bytes;
   char* const data = out.as<char>();
   const auto bytes = [&](std::int64_t row) { return data + static_cast<std::size_t>(row) * row_bytes; };
   auto next = std::lower_bound(entries.begin(), entries.end(), lo,
@@ -125,7 +125,7 @@ Status sum(const Call& call, const std::vector<Entry>& entries, std::int64_t row
   const auto count = static_cast<std::int64_t>(entries.size());
   const std::int64_t work = rows + count;  // clearing a row costs as much as adding one
   const auto row_bytes = static_cast<std::int64_t>(static_cast<std::size_t>(width) * sizeof(T));
-  parallel_for(work, grain(kShareBytes, row_bytes), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(work, grain(kByteCycles, row_bytes), [&](std::int64_t lo, std::int64_t hi) {
     const auto share = [work](std::int64_t whole, std::int64_t at) { return whole * at / work; };
     clear_others(call.outputs[0], rows, entries, share(rows, lo), share(rows, hi));
     const auto from = static_cast<std::size_t>(share(count, lo));

@@ -8,7 +8,7 @@
 namespace npu::aicpu {
 namespace {
 
-constexpr double kShare = 1 << 12;  // elements worth a thread
+constexpr double kCycles = 15;  // of an element
 
 struct Rows {
   std::int64_t count = 1;
@@ -52,7 +52,7 @@ void order_row(std::vector<Item<T>>& items, std::int64_t k, bool descending) {
 template <class T>
 void order_rows(const T* source, Rows rows, std::int64_t k, bool descending, T* values,
                 std::int64_t* indices) {
-  parallel_for(rows.count, grain(kShare, rows.size), [&](std::int64_t lo, std::int64_t hi) {
+  parallel_for(rows.count, grain(kCycles, rows.size), [&](std::int64_t lo, std::int64_t hi) {
     std::vector<Item<T>> items(static_cast<std::size_t>(rows.size));
     for (std::int64_t r = lo; r < hi; ++r) {
       for (std::int64_t i = 0; i < rows.size; ++i) {

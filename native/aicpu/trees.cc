@@ -159,8 +159,8 @@ Status tree_ensemble(Call& call) {
   for (std::int64_t tree = 0; tree < forest.trees; ++tree) steps += forest.depths[tree] + 1;
   const float* data = x.as<float>();
   float* y = call.outputs[0].as<float>();
-  constexpr double kShare = 1 << 14;  // steps worth a thread
-  parallel_for(rows, grain(kShare, steps), [&](std::int64_t lo, std::int64_t hi) {
+  constexpr double kCycles = 4;  // of a step
+  parallel_for(rows, grain(kCycles, steps), [&](std::int64_t lo, std::int64_t hi) {
     std::vector<double> scores(static_cast<std::size_t>(std::min(kBlock, hi - lo) * targets));
     for (std::int64_t first = lo; first < hi; first += kBlock) {
       const std::int64_t count = std::min(kBlock, hi - first);

@@ -328,7 +328,7 @@ void lower_fused(Lowering& low) {
   if (low.output_count() > 1) params.sums = operands.sums(low.output(1), shape.queries);
   params.mask = operands.optional_mask(3, shape);
   const std::int64_t threads = omp_get_max_threads();
-  // Each part packs the keys and values of its head again.
+  // Each part packs the keys and values of its head again; with 8 heads a thread at most an eighth waits.
   if (params.heads % threads && params.heads < 8 * threads) params.parts = threads;
   params.parts = std::min(params.parts, shape.queries);
   params.buffer_bytes = (attention::forward_scratch(shape, q.dtype) + 63) / 64 * 64;

@@ -11,8 +11,9 @@
 
 namespace npu::convolution {
 
-inline constexpr std::int64_t kMinBandRows = 8;  // a band reads rows that its neighbour reads too
-inline constexpr double kShareFlops = 1e5;       // worth a thread
+// Bounds to a quarter what a 3x3 kernel reads twice, in this band and its neighbour.
+inline constexpr std::int64_t kMinBandRows = 8;
+inline constexpr double kFlopCycles = 0.6;
 
 // Source rows whose channels are worked on in turn.
 inline std::int64_t band_bytes() { return loops().l2_bytes / 4; }

@@ -12,7 +12,7 @@ namespace {
 
 using namespace convolution;
 
-constexpr double kShare = 8192;  // values worth a thread
+constexpr double kCycles = 7;  // of a value
 
 struct Params {
   Epilogue epilogue;
@@ -26,7 +26,7 @@ class BoundActivation : public BoundStep {
   explicit BoundActivation(const Params& params) : params_(params) {}
 
   void run(RunState&) override {
-    parallel_for(params_.count, grain(kShare), [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(params_.count, grain(kCycles), [&](std::int64_t begin, std::int64_t end) {
       params_.run(params_.epilogue, static_cast<char*>(values) + begin * params_.size, end - begin);
     });
   }

@@ -85,7 +85,7 @@ std::optional<Params> make_params(const Lowering& low, const Finish& finish) {
   params.bands = std::clamp<std::int64_t>(std::max(threads, image_bytes / band_bytes()), 1,
                                           std::max<std::int64_t>(s.out_height / kMinBandRows, 1));
   const double flops = 2.0 * static_cast<double>(y.elements() * s.kernel * s.kernel);
-  params.grain = flops < worth_a_thread(kShareFlops) ? params.units() : 1;
+  params.grain = flops * kFlopCycles < wake_cycles() ? params.units() : 1;
   return params;
 }
 

@@ -191,7 +191,7 @@ void share_out(Params& params, const View& x, std::int64_t rows, std::int64_t bu
   params.buffer_bytes = buffer_bytes;
   params.bands =
       std::clamp<std::int64_t>(image_bytes / band_bytes(), 1, std::max<std::int64_t>(rows / kMinBandRows, 1));
-  const bool shared = flops_of(params) >= worth_a_thread(kShareFlops);
+  const bool shared = flops_of(params) * kFlopCycles >= wake_cycles();
   params.parts = shared ? std::min<std::int64_t>(omp_get_max_threads(), params.units()) : 1;
 }
 

@@ -15,13 +15,12 @@ namespace {
 using namespace convolution;
 
 constexpr std::int64_t kRowBlock = 8;
-constexpr std::int64_t kMinBlocksPerThread = 8;  // with fewer row blocks threads divide the outputs instead
 
 struct Params {
   Pointwise shape{};
   PointwiseFn run = nullptr;
   std::int64_t buffer_bytes = 0;
-  bool by_rows = true;
+  bool by_rows = true;  // threads divide the rows, not the outputs
 };
 
 class BoundPointwise : public BoundStep {
@@ -36,7 +35,7 @@ class BoundPointwise : public BoundStep {
     };
     if (params_.by_rows) {
       const std::int64_t blocks = (shape.rows() + kRowBlock - 1) / kRowBlock;
-      parallel_for(blocks, kMinBlocksPerThread, [&](std::int64_t begin, std::int64_t end) {
+      parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
         params_.run(shape, data, begin * kRowBlock, std::min(end * kRowBlock, shape.rows()), 0,
                     shape.panels(), buffer());
       });
@@ -114,7 +113,7 @@ void lower_pointwise(Lowering& low) {
   const std::int64_t rows = params.shape.rows();
   if (!params.run) low.reject("our 1x1 convolutions need AVX2, for bfloat16 its products of AVX-512");
   if (!pairs || rows == 0) low.reject("channels of bfloat16 come in pairs, and there are results");
-  params.by_rows = rows >= kRowBlock * kMinBlocksPerThread * omp_get_max_threads();
+  params.by_rows = low.attrs().flag("by_rows", true);
   params.buffer_bytes = (pointwise_buffer_bytes(params.shape, x.dtype) + 63) / 64 * 64;
   low.describe(with_vectors("pointwise"), "acdb",
                2.0 * static_cast<double>(rows * params.shape.depth * params.shape.outputs));

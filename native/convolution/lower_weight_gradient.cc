@@ -16,9 +16,7 @@ namespace {
 
 using namespace convolution;
 
-constexpr std::int64_t kStepBytes = 2620;     // of the panels of a product
-constexpr std::int64_t kMaxWidth = 4096;      // of an image: a line is multiplied as a whole
-constexpr std::int64_t kPixelsOfChannel = 8;  // above it threads divide the pixels, not the channels
+constexpr std::int64_t kMaxWidth = 4096;  // of an image: a line is multiplied as a whole
 
 // A strided image, channels last.
 struct Pixels {
@@ -237,11 +235,11 @@ bool is_whole_vectors(const View& view) {
   return view.strides[1] == 1 && view.dims[1] % kGradientVector == 0 && view.elements() > 0;
 }
 
-// Many pixels are shared out at the price of adding up what the threads found; otherwise the longer side of
-// the product is, and each thread packs all of the other. What one core writes another reads slowly.
-Split split_of(const Params& params, std::int64_t pixels) {
+// Threads divide the pixels, and their sums are added, or the longer side of the product, and each packs all
+// of the other.
+Split split_of(const Params& params, bool by_pixels) {
   const std::int64_t rows = params.rows().channels, columns = params.columns().channels;
-  if (pixels > kPixelsOfChannel * std::max(rows, columns)) return Split::Pixels;
+  if (by_pixels) return Split::Pixels;
   return rows > columns ? Split::Rows : Split::Columns;
 }
 
@@ -271,12 +269,14 @@ std::optional<Params> make_params(const Lowering& low) {
   params.target_row = target.strides()[params.source_has_rows ? 1 : 0];
   params.tap_row = target.strides()[2];
   params.tap_column = target.strides()[3];
-  const std::int64_t pixels = params.images * params.gradient.height * params.gradient.width;
   params.parts = omp_get_max_threads();
-  params.split = split_of(params, pixels);
-  const std::int64_t steps = loops().l2_bytes / kStepBytes;  // of a product whose panels the cache holds
-  params.block_lines = std::clamp<std::int64_t>(steps * params.kernels->depth / params.gradient.width, 1,
-                                                std::max<std::int64_t>(params.lines(), 1));
+  params.split = split_of(params, attrs.flag("by_pixels", true));
+  // Of a product whose panels take half of the cache, where the plan does not tell.
+  const std::int64_t step_bytes = 4 * (params.shorter() + kGradientColumns);
+  const std::int64_t pixels =
+      attrs.integer("block_pixels", loops().l2_bytes / 2 / step_bytes * params.kernels->depth);
+  params.block_lines =
+      std::clamp<std::int64_t>(pixels / params.gradient.width, 1, std::max<std::int64_t>(params.lines(), 1));
   return params;
 }
 

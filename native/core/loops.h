@@ -6,13 +6,12 @@
 
 namespace npu {
 
-// Of the target that a program was compiled for (tbe/processor.py). Kernels state the least work that
-// justifies another thread, measured where waking one costs kReferenceWakeNs.
+// Of the target that a program was compiled for (tbe/processor.py).
 struct Loops {
-  static constexpr double kReferenceWakeNs = 20'000;
+  static constexpr double kCyclesPerNs = 3;  // nominal, as in ge/target/target.py
 
   std::int64_t l1_bytes = 32 << 10, l2_bytes = 1 << 20, last_bytes = 32 << 20;
-  double wake_ns = kReferenceWakeNs;
+  double wake_ns = 20'000;
 };
 
 // The caches of this processor as reported by the system, else the defaults.
@@ -33,15 +32,13 @@ class LoopsScope {
   const Loops* before_;
 };
 
-// The least work that justifies another thread, in a kernel's own unit.
-inline double worth_a_thread(double measured) {
-  return measured * (loops().wake_ns / Loops::kReferenceWakeNs);
-}
+// Cycles of work that justify another thread. Kernels estimate their own cycles from their instructions.
+inline double wake_cycles() { return loops().wake_ns * Loops::kCyclesPerNs; }
 
-// The same in pieces of `unit` each, at least one.
-inline std::int64_t grain(double measured, std::int64_t unit = 1) {
-  const double pieces = worth_a_thread(measured) / static_cast<double>(std::max<std::int64_t>(unit, 1));
-  return std::max<std::int64_t>(static_cast<std::int64_t>(pieces), 1);
+// The least number of pieces that justify another thread: `cycles` for each unit, this many units in a piece.
+inline std::int64_t grain(double cycles, std::int64_t units = 1) {
+  const double piece = cycles * static_cast<double>(std::max<std::int64_t>(units, 1));
+  return std::max<std::int64_t>(static_cast<std::int64_t>(wake_cycles() / piece), 1);
 }
 
 }  // namespace npu

@@ -159,7 +159,7 @@ RowFn row_function(DType from, DType to) {
 }
 
 constexpr std::int64_t kTile = 32;
-constexpr double kShareBytes = 64 << 10;  // worth a thread
+constexpr double kByteCycles = 1;
 
 }  // namespace
 
@@ -240,7 +240,7 @@ void StridedCopy::run(const char* source, char* target) const {
   if (outer_count_ == 0 || rows_.size == 0 || columns_.size == 0) return;
   if (outer_count_ == 1 && rows_.size == 1) {
     const std::int64_t bytes = std::max<std::int64_t>(std::abs(columns_.target), 1);
-    parallel_for(columns_.size, grain(kShareBytes, bytes), [&](std::int64_t lo, std::int64_t hi) {
+    parallel_for(columns_.size, grain(kByteCycles, bytes), [&](std::int64_t lo, std::int64_t hi) {
       copy_row_(source + lo * columns_.source, columns_.source, target + lo * columns_.target,
                 columns_.target, hi - lo);
     });
@@ -248,7 +248,7 @@ void StridedCopy::run(const char* source, char* target) const {
   }
   const std::int64_t units = outer_count_ * ((rows_.size + kTile - 1) / kTile);
   const std::int64_t unit_bytes = std::max<std::int64_t>(columns_.size * std::min(kTile, rows_.size) * 4, 1);
-  parallel_for(units, grain(kShareBytes, unit_bytes),
+  parallel_for(units, grain(kByteCycles, unit_bytes),
                [&](std::int64_t lo, std::int64_t hi) { run_block(source, target, lo, hi); });
 }
 

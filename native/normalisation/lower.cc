@@ -27,7 +27,7 @@ namespace {
 using normalisation::Row;
 using normalisation::RowFn;
 
-constexpr double kShare = 8192;  // elements worth a thread
+constexpr double kCycles = 7;  // of an element
 
 // Inputs, then outputs; all but the first four are optional.
 enum Place : std::uint8_t { kDy, kX, kMean, kInverse, kScale, kDx, kDscale, kDbias, kPlaces };
@@ -199,7 +199,7 @@ void lower_rows(Lowering& low) {
   if (!found.are_all()) low.reject("it has operands that no attribute names");
   if (!is_alike(params.operands, kDy) || !is_alike(params.operands, kDx))
     low.reject("operands have different types");
-  params.parts = std::clamp<std::int64_t>(elements / grain(kShare), 1,
+  params.parts = std::clamp<std::int64_t>(elements / grain(kCycles), 1,
                                           std::min<std::int64_t>(omp_get_max_threads(), params.rows));
   params.part_columns = (params.columns + 15) / 16 * 16;
   low.describe(with_vectors("rows"), "", 12.0 * static_cast<double>(elements));

@@ -94,7 +94,7 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
   const View& w = low.input(1);
   const double flops =
       2.0 * static_cast<double>(image.elements()) * static_cast<double>(w.elements() / w.dims[0]);
-  const TeamScope team(team_for(flops, static_cast<double>(source.get_size() + target.get_size())));
+  const TeamScope team(team_of(low));
   const bool fixed_weights = low.attrs().flag("plain_weights");
   const auto make = [&](const Layouts& layout, bool allow_empty) {
     return PrimitiveDesc(onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, layout.source,

@@ -1,4 +1,5 @@
 // Task kinds "conv_grad_weights" and "pool_grad"; the gradient of a convolution's source is a "deconv".
+#include <algorithm>
 #include <atomic>
 
 #include "convolution/lower.h"
@@ -23,6 +24,8 @@ struct Share {
   dnnl::convolution_backward_weights::primitive_desc desc;
   View x, dy;
 };
+
+constexpr double kCycles = 4;  // of a number that is added
 
 // Partial gradients and the destination of their sum.
 struct Partial {
@@ -59,7 +62,7 @@ class BoundShares : public BoundStep {
 
  private:
   static void add_up(const Sum& sum) {
-    parallel_for(sum.elements, grain(1 << 14), [&](std::int64_t first, std::int64_t last) {
+    parallel_for(sum.elements, grain(kCycles), [&](std::int64_t first, std::int64_t last) {
       auto* total = static_cast<float*>(sum.places[0]);
       for (std::size_t part = 1; part < sum.places.size(); ++part) {
         const auto* values = static_cast<const float*>(sum.places[part]);
@@ -124,22 +127,52 @@ class WeightGradient {
     flops_ = 2.0 * static_cast<double>(dy_.elements()) * static_cast<double>(dw_.elements() / dw_.dims[0]);
   }
 
-  void lower() {
-    const int team = team_for(flops_, static_cast<double>(x_.bytes() + dy_.bytes()));
-    const std::int64_t images = x_.dims[0], most = (images + team - 1) / team;
-    const bool even = static_cast<double>(images) >= kEvenly * static_cast<double>(most * team);
-    if (team > 1 && images > 1 && even) {
-      lower_shares(std::min<std::int64_t>(team, images));
-    } else {
-      const TeamScope scope(flops_ < worth_a_thread(kWaitFlops) ? 1 : team);
-      lower_whole();
+  // One primitive for all images.
+  void lower_whole() {
+    const TeamScope team(team_of(low_));
+    const auto [desc, x, dy] = share(0, x_.dims[0], false);
+    PrimitiveBuilder builder(low_);
+    builder.read(DNNL_ARG_SRC, x_, describe(low_, x_), desc.src_desc());
+    builder.read(DNNL_ARG_DIFF_DST, dy_, describe(low_, dy_), desc.diff_dst_desc());
+    builder.write(DNNL_ARG_DIFF_WEIGHTS, dw_, weights_desc(), desc.diff_weights_desc());
+    if (has_bias_) builder.write(DNNL_ARG_DIFF_BIAS, low_.output(1), bias_desc(), desc.diff_bias_desc());
+    builder.finish<dnnl::convolution_backward_weights>(desc, layouts(desc), flops_);
+  }
+
+  // A primitive for each thread's images. The threads of one primitive meet at a barrier at which they spin:
+  // where other programs keep a thread off its core, the rest wait for it.
+  void lower_shares() {
+    const std::int64_t count =
+        std::clamp<std::int64_t>(omp_get_max_threads(), 1, std::max<std::int64_t>(x_.dims[0], 1));
+    const TeamScope team(1);
+    std::vector<Share> shares;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t first = x_.dims[0] * i / count;
+      shares.push_back(share(first, x_.dims[0] * (i + 1) / count - first, true));
     }
+    const auto& made = shares[0].desc;
+    low_.describe(made.impl_info_str(), layouts(made), flops_);
+    std::vector<Partial> partials;
+    partials.push_back(partial(DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc(), weights_desc(), dw_, count));
+    if (has_bias_)
+      partials.push_back(
+          partial(DNNL_ARG_DIFF_BIAS, made.diff_bias_desc(), bias_desc(), low_.output(1), count));
+    std::vector<std::vector<Operand>> args(shares.size());
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const auto& desc = shares[i].desc;
+      args[i] = {{DNNL_ARG_SRC, desc.src_desc(), low_.at(shares[i].x)},
+                 {DNNL_ARG_DIFF_DST, desc.diff_dst_desc(), low_.at(shares[i].dy)}};
+      for (const Partial& partial : partials)
+        args[i].push_back({partial.arg, partial.desc, partial.places[i]});
+      if (const auto bytes = desc.scratchpad_desc().get_size())
+        args[i].push_back({DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), low_.scratch(bytes)});
+    }
+    low_.emit(std::make_unique<SharesStep>(shares, std::move(args), partials, low_.task().name));
+    finish(partials[0], weights_desc(), dw_);
+    if (has_bias_) finish(partials[1], bias_desc(), low_.output(1));
   }
 
  private:
-  static constexpr double kEvenly = 0.85;    // of the threads' time is spent at work
-  static constexpr double kWaitFlops = 5e7;  // a thread that is off its core for a while costs little more
-
   Share share(std::int64_t first, std::int64_t count, bool wide) const {
     const View x = images_of(x_, first, count), dy = images_of(dy_, first, count);
     const Desc source = describe(low_, x), target = describe(low_, dy);
@@ -170,45 +203,6 @@ class WeightGradient {
     return layout_name(desc.src_desc()) + "," + layout_name(desc.diff_weights_desc());
   }
 
-  void lower_whole() {
-    const auto [desc, x, dy] = share(0, x_.dims[0], false);
-    PrimitiveBuilder builder(low_);
-    builder.read(DNNL_ARG_SRC, x_, describe(low_, x_), desc.src_desc());
-    builder.read(DNNL_ARG_DIFF_DST, dy_, describe(low_, dy_), desc.diff_dst_desc());
-    builder.write(DNNL_ARG_DIFF_WEIGHTS, dw_, weights_desc(), desc.diff_weights_desc());
-    if (has_bias_) builder.write(DNNL_ARG_DIFF_BIAS, low_.output(1), bias_desc(), desc.diff_bias_desc());
-    builder.finish<dnnl::convolution_backward_weights>(desc, layouts(desc), flops_);
-  }
-
-  void lower_shares(std::int64_t count) {
-    const TeamScope scope(1);
-    std::vector<Share> shares;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t first = x_.dims[0] * i / count;
-      shares.push_back(share(first, x_.dims[0] * (i + 1) / count - first, true));
-    }
-    const auto& made = shares[0].desc;
-    low_.describe(made.impl_info_str(), layouts(made), flops_);
-    std::vector<Partial> partials;
-    partials.push_back(partial(DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc(), weights_desc(), dw_, count));
-    if (has_bias_)
-      partials.push_back(
-          partial(DNNL_ARG_DIFF_BIAS, made.diff_bias_desc(), bias_desc(), low_.output(1), count));
-    std::vector<std::vector<Operand>> args(shares.size());
-    for (std::size_t i = 0; i < shares.size(); ++i) {
-      const auto& desc = shares[i].desc;
-      args[i] = {{DNNL_ARG_SRC, desc.src_desc(), low_.at(shares[i].x)},
-                 {DNNL_ARG_DIFF_DST, desc.diff_dst_desc(), low_.at(shares[i].dy)}};
-      for (const Partial& partial : partials)
-        args[i].push_back({partial.arg, partial.desc, partial.places[i]});
-      if (const auto bytes = desc.scratchpad_desc().get_size())
-        args[i].push_back({DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc(), low_.scratch(bytes)});
-    }
-    low_.emit(std::make_unique<SharesStep>(shares, std::move(args), partials, low_.task().name));
-    finish(partials[0], weights_desc(), dw_);
-    if (has_bias_) finish(partials[1], bias_desc(), low_.output(1));
-  }
-
   Partial partial(int arg, const Desc& made, const Desc& wanted, const View& view, std::int64_t count) {
     Partial result{arg, made, {made == wanted ? low_.at(view) : low_.scratch(made.get_size())}};
     for (std::int64_t i = 1; i < count; ++i) result.places.push_back(low_.scratch(made.get_size()));
@@ -226,15 +220,16 @@ class WeightGradient {
   double flops_ = 0;
 };
 
-// The threads of one primitive meet at a barrier at which they spin: where other programs keep a thread off
-// its core, the rest wait for it. So each thread has a primitive of its own, for its images, where these can
-// be shared out evenly.
-void lower_library_gradient(Lowering& low) {
+WeightGradient weight_gradient_of(Lowering& low) {
   check_images(low, low.input(0), low.input(1));
   if (low.output(0).dims.size() != low.input(0).dims.size())
     low.reject("the weights have another number of dimensions");
-  WeightGradient(low).lower();
+  return WeightGradient(low);
 }
+
+void lower_library_gradient(Lowering& low) { weight_gradient_of(low).lower_whole(); }
+
+void lower_library_shares(Lowering& low) { weight_gradient_of(low).lower_shares(); }
 
 // Inputs: gradient of y and, for maxima, x. Output: gradient of x. The maxima are found again, as nothing
 // kept where they were.
@@ -243,6 +238,7 @@ void lower_library_pool_grad(Lowering& low) {
   const View& x = low.input_count() > 1 ? low.input(1) : low.output(0);
   check_images(low, x, dy);
   const PoolGeometry pool(low, x.dims.size() - 2);
+  const TeamScope team(team_of(low));
   const Desc source = describe(low, x), target = describe(low, dy), dx = describe(low, low.output(0));
   const auto attr = base_attr();
   const dnnl::pooling_forward::primitive_desc forward(
@@ -272,6 +268,7 @@ void lower_library_pool_grad(Lowering& low) {
 constexpr Implementation kWeightGradients[] = {{"winograd", lower_winograd_gradient},
                                                {"weight_gradient", lower_weight_gradient},
                                                {"depthwise_weight_gradient", lower_depthwise_weight_gradient},
+                                               {"onednn_shares", lower_library_shares},
                                                {"onednn", lower_library_gradient}};
 
 constexpr Implementation kPoolGradients[] = {{"onednn", lower_library_pool_grad}};

@@ -167,7 +167,7 @@ void lower_library(Lowering& low) {
 
   const double flops =
       2.0 * static_cast<double>(low.output(0).elements()) * static_cast<double>(shapes.a.dims.back());
-  const TeamScope team(team_for(flops, static_cast<double>(a.get_size() + b.get_size() + y.get_size())));
+  const TeamScope team(team_of(low));
   const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
   const auto desc = choose(a, b, bias, y, attributes.attr, packs_once);
 

@@ -48,7 +48,7 @@ void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, c
   using PrimitiveDesc = typename Primitive::primitive_desc;
   const Desc source = describe(low, low.input(0));
   const Desc target = describe(low, low.output(0));
-  const TeamScope team(team_for(flops, static_cast<double>(source.get_size() + target.get_size())));
+  const TeamScope team(team_of(low));
   PrimitiveDesc desc = make(source, target, true);
   if (!attributes.accumulates && (!desc.get(true) || is_reference(desc.impl_info_str()))) {
     PrimitiveDesc other = make(channels_last(source), channels_last(target), true);

@@ -276,10 +276,6 @@ class PrimitiveStep : public Step {
   std::string task_;
 };
 
-// Minimum work of a primitive for more than one thread.
-constexpr double kShareFlops = 3e5;
-constexpr double kShareBytes = 64 << 10;
-
 }  // namespace
 
 std::int64_t nan_repairs() { return repairs.load(std::memory_order_relaxed); }
@@ -352,10 +348,7 @@ std::string layout_name(const Desc& desc) {
 
 bool is_reference(const std::string& impl) { return impl.rfind("ref", 0) == 0; }
 
-int team_for(double flops, double bytes) {
-  const bool small = flops < worth_a_thread(kShareFlops) && bytes < worth_a_thread(kShareBytes);
-  return small ? 1 : omp_get_max_threads();
-}
+int team_of(const Lowering& low) { return low.attrs().flag("serial") ? 1 : omp_get_max_threads(); }
 
 dnnl::primitive_attr base_attr() {
   dnnl::primitive_attr attr;

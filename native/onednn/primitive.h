@@ -30,8 +30,8 @@ std::string layout_name(const Desc& desc);
 // True for implementations that exist only for completeness and run many times slower.
 bool is_reference(const std::string& impl);
 
-// The team for work of this size: one thread where waking the others costs more than it gains.
-int team_for(double flops, double bytes);
+// The team of a task: one thread where the compiler says so.
+int team_of(const Lowering& low);
 
 // Post-operations, scales and zero points of a task, with the memory they need when it runs.
 struct Operand {

@@ -35,7 +35,7 @@ void lower_reorder(Lowering& low) {
   const View& from = low.input(0);
   const View& to = low.output(0);
   if (from.dims != to.dims) low.reject("source and output must have the same dims");
-  const TeamScope team(team_for(0, static_cast<double>(from.bytes() + to.bytes())));
+  const TeamScope team(team_of(low));
   const auto desc = from.elements() ? try_onednn(low, from, to) : dnnl::reorder::primitive_desc{};
   if (desc.get(true)) {
     low.describe(desc.impl_info_str(), layout_name(desc.src_desc()) + "," + layout_name(desc.dst_desc()), 0);

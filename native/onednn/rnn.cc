@@ -89,10 +89,7 @@ class RnnLowering {
   }
 
   void lower() {
-    // A layer is a separate task in every step.
-    const auto steps = static_cast<double>(std::max<std::int64_t>(low_.input(0).dims[0], 1));
-    const auto bytes = static_cast<double>(x_.get_size() + y_.get_size());
-    const TeamScope team(team_for(flops_ / steps, bytes / steps));
+    const TeamScope team(team_of(low_));
     const auto attr = base_attr();
     const auto kind = dnnl::prop_kind::forward_inference;
     const Desc w_ih = any_layout(w_ih_), w_hh = any_layout(w_hh_);

@@ -14,6 +14,8 @@
 namespace npu {
 namespace {
 
+constexpr std::int64_t kMostParts = 1 << 12;  // of a product, each with memory of its own
+
 using product::Activation;
 using product::Epilogue;
 using product::Grid;
@@ -22,8 +24,8 @@ using product::Operands;
 using product::Problem;
 
 struct Params {
-  Params(MultiplyFn multiply, const Problem& problem, std::int64_t threads)
-      : run(multiply), grid(problem, threads), buffer_floats((grid.scratch_floats() + 15) / 16 * 16) {}
+  Params(MultiplyFn multiply, const Grid& parts)
+      : run(multiply), grid(parts), buffer_floats((grid.scratch_floats() + 15) / 16 * 16) {}
 
   MultiplyFn run;
   Grid grid;
@@ -152,7 +154,11 @@ void lower_strassen(Lowering& low, const Matrix& a, const Matrix& b, const Matri
   const Problem problem{y.dims[0],           y.dims[1],        a.dims[1],    a.strides[0],
                         a.strides[1],        b.strides[0],     b.strides[1], y.strides[0],
                         finish->accumulates, finish->epilogue, loops()};
-  const Params params(multiply, problem, omp_get_max_threads());
+  const std::int64_t down = low.attrs().integer("down", 1);
+  const std::int64_t across = low.attrs().integer("across", omp_get_max_threads());
+  if (down < 1 || across < 1 || down > kMostParts || across > kMostParts / down)
+    low.reject("it is cut into " + std::to_string(down) + " by " + std::to_string(across) + " parts");
+  const Params params(multiply, Grid(problem, down, across));
   const double flops =
       2.0 * static_cast<double>(problem.rows * problem.columns) * static_cast<double>(problem.depth);
   low.describe("strassen:avx512",

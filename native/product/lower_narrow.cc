@@ -25,7 +25,7 @@ using product::NarrowKernels;
 using product::NarrowOperands;
 using product::NarrowProblem;
 
-constexpr double kShare = 1 << 15;  // elements of the large operand that are worth a thread
+constexpr double kCycles = 2;  // of an element of the large operand
 
 struct Params {
   NarrowProblem problem{};
@@ -102,7 +102,7 @@ std::optional<Params> make_params(const Lowering& low, const Matrix& a, const Ma
                     kInfinity,
                     leaves_caches && low.output_of(low.output(0)) >= 0};
   params.units = by_rows ? y.dims[0] : y.dims[1];
-  params.grain = grain(kShare, large / params.units);
+  params.grain = grain(kCycles, large / params.units);
   return params;
 }
 

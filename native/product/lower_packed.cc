@@ -31,13 +31,13 @@ using product::PackedProblem;
 using product::PanelOperands;
 using product::PanelProblem;
 
-constexpr double kShare = 1 << 15;  // weights that are worth a thread
+constexpr double kCycles = 2;  // of a weight
 
 struct Params {
   PackedProblem problem{};
   const PackedKernels* kernels = nullptr;
 
-  std::int64_t grain() const { return npu::grain(kShare, problem.depth); }
+  std::int64_t grain() const { return npu::grain(kCycles, problem.depth); }
 };
 
 // The operands of either step.
@@ -266,11 +266,11 @@ class BoundPanels : public BoundStep {
                                  y};
     auto* const prepared = static_cast<std::uint32_t*>(work);
     const std::int64_t chunks = params_.kernels->chunks(problem);
-    parallel_for(chunks, npu::grain(kShare, problem.depth), [&](std::int64_t first, std::int64_t last) {
+    parallel_for(chunks, npu::grain(kCycles, problem.depth), [&](std::int64_t first, std::int64_t last) {
       params_.kernels->prepare(problem, x, first, last, prepared);
     });
     const std::int64_t panel = problem.depth * product::kPanelColumns;
-    parallel_for(problem.panels(), npu::grain(kShare, panel), [&](std::int64_t first, std::int64_t last) {
+    parallel_for(problem.panels(), npu::grain(kCycles, panel), [&](std::int64_t first, std::int64_t last) {
       params_.kernels->multiply(problem, operands, prepared, first, last);
     });
   }

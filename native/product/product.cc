@@ -9,7 +9,6 @@
 namespace npu::product {
 namespace {
 
-constexpr double kHandling = 14;       // products in the time it takes to measure and pack a number, measured
 constexpr std::int64_t kPadding = 80;  // floats; keeps sums from falling into the same cache sets
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -46,29 +45,6 @@ Blocks::Blocks(const Problem& p) {
 }
 
 MultiplyFn multiply() { return has(Vectors::Avx512) ? multiply_avx512 : nullptr; }
-
-Grid::Grid(const Problem& problem, std::int64_t threads) : whole_(problem) {
-  Grid best = *this;
-  for (std::int64_t down = 1; down <= threads; ++down) {
-    if (threads % down) continue;
-    down_ = down;
-    across_ = threads / down;
-    if (down == 1 || gain() >= best.gain()) best = *this;  // packing a takes longer
-  }
-  *this = best;
-}
-
-double Grid::gain() const {
-  const Problem part = problem(0);  // none is larger
-  const Blocks blocks(part);
-  const auto area = [](std::int64_t rows, std::int64_t columns) {
-    return static_cast<double>(rows * columns);
-  };
-  const double padded = static_cast<double>(parts()) * area(2 * blocks.half_rows, 2 * blocks.half_columns) /
-                        area(whole_.rows, whole_.columns);
-  const double handled = area(part.rows + part.columns, 1) / area(part.rows, part.columns);
-  return 8.0 / kProducts / padded / (1 + kHandling * handled);
-}
 
 Grid::Range Grid::rows(std::int64_t part) const {
   const std::int64_t unit =

@@ -76,11 +76,11 @@ MultiplyFn multiply();
 // A product shared by threads that write nothing in common: a grid of parts, each a problem of its own.
 class Grid {
  public:
-  Grid(const Problem& problem, std::int64_t threads);
+  Grid(const Problem& problem, std::int64_t down, std::int64_t across)
+      : whole_(problem), down_(down), across_(across) {}
 
   std::int64_t parts() const { return down_ * across_; }
   std::int64_t scratch_floats() const;  // that each part needs at most
-  double gain() const;                  // estimate of the time eight plain products take over that of ours
   Problem problem(std::int64_t part) const;
   Operands operands(std::int64_t part, const Operands& whole) const;
 
@@ -92,7 +92,7 @@ class Grid {
   Range columns(std::int64_t part) const;
 
   Problem whole_;
-  std::int64_t down_ = 1, across_ = 1;
+  std::int64_t down_, across_;
 };
 
 }  // namespace npu::product

@@ -21,7 +21,7 @@ using recurrent::kUnits;
 using recurrent::LstmStep;
 using recurrent::LstmStepFn;
 
-constexpr double kShareFlops = 50e3;  // of a step that are worth a thread
+constexpr double kFlopCycles = 1.2;  // few rows: weights are used once after they are read
 
 // A caller's operand: location and element type.
 struct Tensor {
@@ -238,7 +238,7 @@ std::optional<Layer> make_layer(const Lowering& low) {
                     layer.steps > 0 && layer.inputs > 0 && v.x.dtype == v.w.dtype && v.w.dtype == v.r.dtype;
   layer.step = recurrent::lstm_step(v.r.dtype);
   const std::int64_t block = 2 * layer.batch * kGates * kUnits * layer.hidden;
-  layer.grain = grain(kShareFlops, block);
+  layer.grain = grain(kFlopCycles, block);
   return constant && fits && layer.step ? std::optional(layer) : std::nullopt;
 }
 

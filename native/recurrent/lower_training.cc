@@ -21,7 +21,7 @@ using recurrent::kKept;
 using recurrent::kUnits;
 using recurrent::TrainingKernels;
 
-constexpr double kShareFlops = 250e3;  // of a step that are worth a thread
+constexpr double kFlopCycles = 0.25;  // weights come from the caches
 
 enum Place : std::uint8_t {
   kGatesOf,  // forward: what the input adds to the gates; back: gradients of the gates
@@ -190,7 +190,7 @@ class Reader {
     }
     if (layer.steps <= 0 || layer.batch <= 0) low.reject("there are no steps");
     const double block = layer.flops() / static_cast<double>(layer.steps * layer.hidden / kUnits);
-    layer.grain = grain(kShareFlops, static_cast<std::int64_t>(block));
+    layer.grain = grain(kFlopCycles, static_cast<std::int64_t>(block));
   }
 
   void input(Place place, std::int64_t elements, bool wide = false) {

@@ -50,7 +50,7 @@ class KernelStep : public Step {
   std::int64_t grain_;
 };
 
-constexpr double kShareBytes = 256 << 10;  // of a copy that are worth a thread
+constexpr double kByteCycles = 0.25;
 
 class BoundCopy : public BoundStep {
  public:
@@ -58,7 +58,7 @@ class BoundCopy : public BoundStep {
 
   void run(RunState&) override {
     if (source == target) return;
-    parallel_for(bytes_, grain(kShareBytes), [this](std::int64_t lo, std::int64_t hi) {
+    parallel_for(bytes_, grain(kByteCycles), [this](std::int64_t lo, std::int64_t hi) {
       std::memmove(static_cast<char*>(target) + lo, static_cast<const char*>(source) + lo,
                    static_cast<std::size_t>(hi - lo));
     });

@@ -10,6 +10,8 @@
 namespace npu {
 namespace {
 
+constexpr double kCycles = 4;  // of a number
+
 struct Params {
   DType type;
   std::int64_t elements;
@@ -36,7 +38,7 @@ class BoundNanSearch : public BoundStep {
       return;
     }
     std::atomic<bool> found = false;
-    parallel_for(params_.elements, grain(1 << 14), [&](std::int64_t first, std::int64_t last) {
+    parallel_for(params_.elements, grain(kCycles), [&](std::int64_t first, std::int64_t last) {
       if (search(first, last)) found.store(true, std::memory_order_relaxed);
     });
     state.suspect = state.suspect || found.load(std::memory_order_relaxed);

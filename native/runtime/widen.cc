@@ -15,6 +15,8 @@
 namespace npu {
 namespace {
 
+constexpr double kCycles = 4;  // of a number
+
 bool is_half(const View& view) { return view.dtype == DType::Float16 || view.dtype == DType::BFloat16; }
 
 // A dense float32 view with the axis order of the original in memory.
@@ -146,7 +148,7 @@ class ShiftStep : public Step {
     Bound(std::int64_t count, float by) : count(count), by(by) {}
     void run(RunState&) override {
       float* const values = static_cast<float*>(block);
-      parallel_for(count, grain(1 << 14), [&](std::int64_t begin, std::int64_t end) {
+      parallel_for(count, grain(kCycles), [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) values[i] -= by;
       });
     }

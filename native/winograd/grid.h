@@ -74,8 +74,8 @@ Ahead pixels_ahead(const Tiles& all, const Image& image, std::int64_t distance, 
           image.pixel * kSize, std::max<std::int64_t>(end - begin, 0) * image.width};
 }
 
-// Rough costs in cycles for each channel: of a transformed patch or tile, of transforming weights for an
-// output, of reading them transformed.
+// Instructions for each channel, counted in the kernels: of a transformed patch or tile, of transforming
+// weights for an output, of reading them transformed.
 inline constexpr std::int64_t kPatchCost = 9, kFilterCost = 12, kReadCost = 5;
 
 }  // namespace npu::winograd

@@ -26,9 +26,10 @@ using winograd::Range;
 using winograd::Tiles;
 using winograd::Transforms;
 
-constexpr std::int64_t kTileBytes = 16 << 10;  // of the second-level cache for a transformed tile
-constexpr std::int64_t kRows = 48;             // of the weights, computed at once for a panel of columns
-constexpr std::int64_t kCollectCost = 12, kAddCost = 15;  // in cycles, for each weight
+constexpr std::int64_t kRows = 48;  // of the weights, computed at once for a panel of columns
+constexpr std::int64_t kTileBytes =
+    kPlanes * (kRows + kPanel) * 4;                       // of a tile's rows and columns, transformed
+constexpr std::int64_t kCollectCost = 12, kAddCost = 15;  // instructions for each weight
 
 // One side of the products: the source, or the gradient.
 struct Side {
@@ -267,7 +268,8 @@ std::optional<Params> make_params(const Lowering& low) {
   params.tap_row = target.strides()[2];
   params.tap_column = target.strides()[3];
   params.grid = grid_of(params);
-  const std::int64_t most = std::max<std::int64_t>(loops().l2_bytes / kTileBytes, 1);
+  const std::int64_t most =
+      std::max<std::int64_t>(loops().l2_bytes / kTileBytes, 1);  // that the second-level cache holds
   const std::int64_t chunks = (params.tiles_of_part() + most - 1) / most;
   params.chunk = (params.tiles_of_part() + chunks - 1) / chunks;
   return params;

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 import tbe
 from ge.compiler import compile_graph
+from ge.implementations import SETTINGS
 from ge.implementations.product import predicted_gain
 from ge.ir.types import numpy_dtype
 from ge.model.model import Model
@@ -33,6 +34,8 @@ from tbe.schedule import schedule
 __all__ = ["SWEEPS", "Sweep", "choices", "crossover", "main", "measure"]
 
 _NEVER, _ALWAYS = (1 << 40) - 1, 1  # bounds that no size meets, and that every size meets
+_LAST = "channels_last"
+_CHOSEN = ("implementation", "grain", *sorted(SETTINGS))
 _ROUNDS = 7
 _SECONDS = 0.02  # of one timing
 
@@ -131,18 +134,32 @@ SWEEPS: tuple[Sweep, ...] = (
         lambda b, n: b.op("Exp", b.input("x", (_exponentials(n),), "float32")),
         _share_ns,
     ),
+    Sweep(
+        "library_flops",
+        (8, 16, 24, 32, 48, 64, 88),
+        lambda b, n: _product(b, n, 64, 64, True),
+        lambda n, target: 2 * n * 64 * 64,
+    ),
+    Sweep(
+        "library_bytes",
+        (8, 12, 16, 24, 32),
+        lambda b, n: b.op(
+            "MaxPool", b.input("x", (1, n, n, 64), "float32"), kernel=[1, 1], data_format=_LAST
+        ),
+        lambda n, target: 2 * 4 * n * n * 64,
+    ),
     Sweep("strassen_depth", (128, 256, 512, 1024), lambda b, n: _product(b, 1024, n, 1024, False)),
     Sweep(
         "strassen_gain",
         (256, 384, 512, 768, 1024),
         lambda b, n: _product(b, n, 768, n, False),
-        lambda n, target: predicted_gain(n, n, target.cores),
+        lambda n, target: predicted_gain(n, n, target),
     ),
     Sweep(
         "strassen_gain_packed",
         (256, 384, 512, 768, 1024),
         lambda b, n: _product(b, n, 768, n, True),
-        lambda n, target: predicted_gain(n, n, target.cores),
+        lambda n, target: predicted_gain(n, n, target),
     ),
     Sweep(
         "narrow_elements",
@@ -181,7 +198,25 @@ SWEEPS: tuple[Sweep, ...] = (
         lambda b, n: _conv(b, (1, n, n, 16), 16, 5, swish=True),
         lambda n, target: n * n * 16,
     ),
+    Sweep(
+        "pointwise_rows_per_core",
+        (32, 64, 128, 256, 512),
+        lambda b, n: _conv(b, (1, 1, n, 96), 96, 1, swish=True),
+        lambda n, target: n // target.cores,
+    ),
     Sweep("weight_gradient_channels", (32, 48, 64, 96), lambda b, n: _gradient(b, (4, 14, 14, n), n, 1)),
+    Sweep(
+        "weight_gradient_pixels",
+        (14, 20, 28, 40, 56),
+        lambda b, n: _gradient(b, (1, n, n, 128), 128, 1),
+        lambda n, target: n * n // 128,
+    ),
+    Sweep(
+        "gradient_flops",
+        (32, 64, 96, 128, 160),
+        lambda b, n: _gradient(b, (1, n, n, 3), 24, 5),
+        lambda n, target: 2 * n * n * 24 * 3 * 5 * 5,
+    ),
     Sweep(
         "depthwise_gradient_bytes",
         (1, 2, 4, 8, 16),
@@ -241,9 +276,9 @@ def crossover(quantities: Sequence[float], speedups: Sequence[float], at_most: b
     return min([*(q for q, _ in points), beyond], key=lost)
 
 
-def choices(plan: Plan) -> list[tuple[Any, Any]]:
-    """The cost-dependent choices of each task: its implementation, and the grain of its parallel work."""
-    return [(task.attrs.get("implementation"), task.attrs.get("grain")) for task in plan.tasks]
+def choices(plan: Plan) -> list[tuple[Any, ...]]:
+    """The cost-dependent choices of each task: its implementation with its settings, and the grain of parallel work."""
+    return [tuple(task.attrs.get(name) for name in _CHOSEN) for task in plan.tasks]
 
 
 def measure(sweep: Sweep, target: Target, rounds: int = _ROUNDS) -> float | None:

@@ -30,7 +30,8 @@ from ge.target import Target
 
 __all__ = ["Aliases", "find_aliases", "is_free", "root_of"]
 
-_CONCAT_SHARE = 0.5  # share of a Concat's bytes that in-place writes must save for the rest to be copied
+# Share of a Concat's bytes that in-place writes must save for the rest to be copied: where both move the same bytes.
+_CONCAT_SHARE = 0.5
 
 
 @dataclass

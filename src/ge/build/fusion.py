@@ -33,6 +33,7 @@ from ge.target import Target
 
 __all__ = ["fuse"]
 
+# Bounds of kernels and of the search, which keep compilation short: no times of kernels were measured for them.
 MAX_NODES = 48
 MAX_VALUES = 64  # loaded and stored by one kernel
 MAX_VISITS = 256  # in the search for a cycle

@@ -6,6 +6,8 @@ compiler chooses once and records the name in the task (`attrs["implementation"]
 
 from __future__ import annotations
 
+from typing import Any
+
 from ge.implementations import (
     attention,
     convolution,
@@ -16,7 +18,16 @@ from ge.implementations import (
     recurrent,
     weight_gradient,
 )
-from ge.implementations.base import LIBRARY, Candidate, Choice, Library, Operation, choose_from
+from ge.implementations.base import (
+    LIBRARY,
+    SETTINGS,
+    Candidate,
+    Choice,
+    Library,
+    Operation,
+    choose_from,
+    is_small,
+)
 from ge.implementations.decomposed import DECOMPOSED, GENERATED, Decomposed, Generated
 from ge.target import Target
 
@@ -25,6 +36,7 @@ __all__ = [
     "DECOMPOSED",
     "GENERATED",
     "LIBRARY",
+    "SETTINGS",
     "Candidate",
     "Choice",
     "Operation",
@@ -32,6 +44,8 @@ __all__ = [
     "choose",
     "choose_from",
     "fuses_epilogues",
+    "is_small",
+    "settings",
     "takes_late_sum",
 ]
 
@@ -73,6 +87,12 @@ def candidates_for(kind: str, target: Target) -> tuple[Candidate, ...]:
 def choose(op: Operation, target: Target) -> Choice:
     """The implementation of an operation on a target, with the reasons against the others."""
     return choose_from(candidates_for(op.kind, target), op, target)
+
+
+def settings(op: Operation, choice: Choice, target: Target) -> dict[str, Any]:
+    """The attributes with which the runtime runs the chosen implementation."""
+    (candidate,) = (c for c in candidates_for(op.kind, target) if c.name == choice.name)
+    return candidate.settings(op, target)
 
 
 def fuses_epilogues(op: Operation, target: Target) -> bool:

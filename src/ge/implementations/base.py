@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 from ge.plan import Task, View
 from ge.target import CostTable, Target
 
-__all__ = ["LIBRARY", "Candidate", "Choice", "Library", "Operation", "choose_from"]
+__all__ = ["LIBRARY", "SETTINGS", "Candidate", "Choice", "Library", "Operation", "choose_from", "is_small"]
 
 LIBRARY = "onednn"
+# Attributes of tasks that candidates write: one thread is enough; what cores divide, and sizes of blocks.
+SETTINGS = frozenset({"serial", "by_rows", "by_pixels", "block_pixels", "down", "across"})
 _LEAST_SECONDS = 1e-9
 _TWO_OPERANDS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
@@ -23,6 +25,9 @@ _FLOPS: dict[str, Callable[[Sequence[View], Sequence[View]], int]] = {
     "conv": lambda i, o: 2 * math.prod(o[0].shape) * math.prod(i[1].shape[1:]),
     "deconv": lambda i, o: 2 * math.prod(i[0].shape) * math.prod(i[1].shape[1:]),
     "conv_grad_weights": lambda i, o: 2 * math.prod(i[1].shape) * math.prod(o[0].shape[1:]),
+    "rnn": lambda i, o: (
+        2 * math.prod(i[0].shape[:2]) * sum(math.prod(v.shape) for v in i if len(v.shape) == 5)
+    ),
 }
 
 
@@ -77,7 +82,24 @@ class Operation:
     @property
     def flops(self) -> int:
         count = _FLOPS.get(self.kind)
-        return count(self.inputs, self.outputs) if count else sum(math.prod(v.shape) for v in self.outputs)
+        if count:
+            return count(self.inputs, self.outputs)
+        window = math.prod(self.integers("kernel", (1,)))
+        return window * sum(math.prod(v.shape) for v in self.outputs)
+
+    @property
+    def rounds(self) -> int:
+        """The number of times that the cores meet: once per step of a recurrent layer."""
+        return max(self.inputs[0].shape[0], 1) if self.kind == "rnn" else 1
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the data that cores divide: no weights of convolutions."""
+        divided = {
+            "matmul": (*self.inputs[:2], *self.outputs),
+            "conv_grad_weights": self.inputs[:2],
+        }.get(self.kind, (self.inputs[0], self.outputs[0]))
+        return sum(v.nbytes for v in divided)
 
     @property
     def nbytes(self) -> int:
@@ -132,11 +154,28 @@ class Candidate:
         """The same, modelled from operations and bytes, for a target without measurements."""
         return 1.0
 
+    def settings(self, op: Operation, target: Target) -> dict[str, Any]:
+        """Attributes (among SETTINGS) that tell the runtime how to run the operation on a target."""
+        return {}
+
 
 class Library(Candidate):
     """oneDNN's primitive, with the layouts and types it supports: the last candidate of most lists."""
 
     name = LIBRARY
+
+    def settings(self, op: Operation, target: Target) -> dict[str, Any]:
+        return {"serial": True} if self.is_serial(op, target) else {}
+
+    def is_serial(self, op: Operation, target: Target) -> bool:
+        """True if waking other cores costs more than they save."""
+        return is_small(target, op.flops / op.rounds, op.moved_bytes / op.rounds)
+
+
+def is_small(target: Target, flops: float, nbytes: float) -> bool:
+    """True if one core runs a primitive of this size as fast as all."""
+    costs = target.measured
+    return flops < costs.library_flops and nbytes < costs.library_bytes
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ transposed convolution are in the layout of the convolution whose gradient it is
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ge.implementations.base import Candidate, Library, Operation
 from ge.implementations.epilogues import is_like, read_epilogue
@@ -182,12 +183,13 @@ class Depthwise(Candidate):
         return read_epilogue(op, _first_post(op), _ACTIVATIONS).why_not
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        return self.modelled_gain(op, target)
-
-    def modelled_gain(self, op: Operation, target: Target) -> float:
         """The library's kernels are faster unless the activation dominates; strided ones have too few results."""
         swish = read_epilogue(op, _first_post(op), _ACTIVATIONS).activation == "swish"
-        return 2.0 if swish and op.integers("strides", (1, 1))[0] == 1 else 0.8
+        dominated = swish and op.integers("strides", (1, 1))[0] == 1
+        return costs.depthwise_swish_gain if dominated else costs.depthwise_gain
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return self.measured_gain(op, target, target.measured)
 
 
 # -- pointwise ---------------------------------------------------------------------------------------------------
@@ -251,10 +253,15 @@ class Pointwise(Candidate):
         rows = y.shape[0] * y.shape[2] * y.shape[3]
         if not self._is_dominated(op, costs.pointwise_depth):
             return costs.pointwise_depth / op.inputs[0].shape[1]
-        return 2.0 if op.flag("has_gate") else rows / costs.pointwise_rows
+        return costs.gate_gain if op.flag("has_gate") else rows / costs.pointwise_rows
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        return 2.0 if self._is_dominated(op, 0) else 0.9
+        return target.measured.gate_gain if self._is_dominated(op, 0) else target.measured.pointwise_gain
+
+    def settings(self, op: Operation, target: Target) -> dict[str, Any]:
+        y = op.outputs[0]
+        rows = y.shape[0] * y.shape[2] * y.shape[3]
+        return {"by_rows": rows >= target.measured.pointwise_rows_per_core * target.cores}
 
 
 # -- strided gradients -------------------------------------------------------------------------------------------
@@ -283,12 +290,12 @@ class Spread(Candidate):
             return "the result does not hold all pixels"
         return "" if op.post_ops in ((), ("sum",)) else "it has no epilogue but a sum"
 
+    def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
+        return costs.spread_gain
+
     def modelled_gain(self, op: Operation, target: Target) -> float:
         """The library visits every pixel of the result."""
-        return 2.0
-
-    def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        return self.modelled_gain(op, target)
+        return math.prod(op.integers("strides", (1, 1)))
 
 
 def depthwise_gradient_unfit(op: Operation, x: View, y: View, w: View) -> str:
@@ -323,12 +330,13 @@ class DepthwiseSourceGradient(Candidate):
         return depthwise_gradient_unfit(op, op.outputs[0], op.inputs[0], op.inputs[1])
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        return self.modelled_gain(op, target)
-
-    def modelled_gain(self, op: Operation, target: Target) -> float:
         """The library is faster, but has only its reference implementation for strided bfloat16."""
         strided = set(op.integers("strides", (1, 1))) != {1}
-        return 10.0 if strided and op.inputs[0].dtype == "bfloat16" else 0.8
+        reference = strided and op.inputs[0].dtype == "bfloat16"
+        return costs.depthwise_source_gain_bf16 if reference else costs.depthwise_source_gain
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return self.measured_gain(op, target, target.measured)
 
 
 # -- the library -------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Rows(Candidate):
         return self.modelled_gain(op, target)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        """Sums and products read both operands twice."""
+        """Counted, not measured: sums and products by separate tasks read both operands twice."""
         return 2.0
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ge.implementations.base import Candidate, Operation
 from ge.implementations.decomposed import Decomposed
+from ge.target import CostTable, Target
 
 __all__ = ["CANDIDATES"]
 
 _LANE_BITS, _LANES = 32, 16  # of the kernel, native/product/packed.inc
-_FEW_ROWS = 64
 _LEAST_BLOCK = 8  # weights that share a factor of x, native/product/panels.cc
 
 
@@ -36,8 +36,6 @@ class Rows(Candidate):
         bits, group = int(op.attrs["bits"]), int(op.attrs["group"])
         per_lane = _LANE_BITS // bits
         block = per_lane * _LANES
-        if op.inputs[0].shape[0] > _FEW_ROWS:
-            return f"it has more than {_FEW_ROWS} rows"
         if (
             group >= op.inputs[0].shape[1]
             or group % block == 0
@@ -45,6 +43,13 @@ class Rows(Candidate):
         ):
             return ""
         return f"groups of {group} do not match blocks of {block} weights"
+
+    def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
+        return costs.packed_rows / max(op.inputs[0].shape[0], 1)
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        """The weights are unpacked again for each block of rows."""
+        return self.measured_gain(op, target, target.measured)
 
 
 class Tiles(Candidate):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from ge.implementations.base import Candidate, Library, Operation
 from ge.plan import View
@@ -93,7 +94,6 @@ class _Operands:
 # -- Strassen ----------------------------------------------------------------------------------------------------
 
 _ROW_UNIT, _TILE_ROWS, _TILE_COLUMNS, _PRODUCTS = 2, 8, 48, 7  # of the kernel, native/product/product.h
-_HANDLING = 14  # multiplications in the time it takes to measure and pack one number
 
 
 def _round_up(value: int, to: int) -> int:
@@ -116,27 +116,36 @@ class _Grid:
         columns = _round_up(-(-self.columns // self.across), 2 * _TILE_COLUMNS)
         return min(rows, self.rows), min(columns, self.columns)
 
-    @property
-    def gain(self) -> float:
-        """Time of eight plain products divided by that of seven with their packing."""
+    def gain(self, handling: float) -> float:
+        """Time of eight plain products divided by that of seven, with this many multiplications per packed number."""
         rows, columns = self.part
         if not rows or not columns:
             return 0.0
         half_rows = _round_up(-(-rows // 2), _ROW_UNIT)
         half_columns = _round_up(-(-columns // 2), _TILE_COLUMNS)
         padded = self.down * self.across * 4 * half_rows * half_columns / (self.rows * self.columns)
-        return 8 / _PRODUCTS / padded / (1 + _HANDLING * (rows + columns) / (rows * columns))
+        return 8 / _PRODUCTS / padded / (1 + handling * (rows + columns) / (rows * columns))
 
 
-def predicted_gain(rows: int, columns: int, cores: int, row_unit: int = _ROW_UNIT) -> float:
-    """The gain of Strassen's algorithm over plain products with the best split of a result among cores."""
+def _best_grid(rows: int, columns: int, target: Target, row_unit: int) -> _Grid:
+    """The best split of a result among cores; rather into rows, since packing the first operand takes longer."""
+    cores, handling = target.cores, target.measured.strassen_handling
     grids = [_Grid(rows, columns, row_unit, n, cores // n) for n in range(1, cores + 1) if cores % n == 0]
-    return max(grid.gain for grid in grids)
+    return max(reversed(grids), key=lambda grid: grid.gain(handling))
 
 
-def _best_gain(operands: _Operands, cores: int) -> float:
+def predicted_gain(rows: int, columns: int, target: Target, row_unit: int = _ROW_UNIT) -> float:
+    """The gain of Strassen's algorithm over plain products."""
+    return _best_grid(rows, columns, target, row_unit).gain(target.measured.strassen_handling)
+
+
+def _row_unit(operands: _Operands) -> int:
+    return _ROW_UNIT if operands.a.strides[1] == 1 else _TILE_ROWS
+
+
+def _best_gain(operands: _Operands, target: Target) -> float:
     rows, columns = operands.y.dims
-    return predicted_gain(rows, columns, cores, _ROW_UNIT if operands.a.strides[1] == 1 else _TILE_ROWS)
+    return predicted_gain(rows, columns, target, _row_unit(operands))
 
 
 def _is_plain(op: Operation) -> bool:
@@ -193,7 +202,7 @@ class Strassen(Candidate):
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
         operands = _Operands.of(op)
         least = costs.strassen_gain_packed if op.packs_once(1) else costs.strassen_gain
-        gain = _best_gain(operands, target.cores) / least
+        gain = _best_gain(operands, target) / least
         depth = operands.a.dims[1] / costs.strassen_depth
         return gain if depth >= 1 else min(gain, depth)
 
@@ -202,7 +211,13 @@ class Strassen(Candidate):
         operands = _Operands.of(op)
         sums = 2 * 7 / 4 * sum(v.nbytes for v in op.inputs[:2])
         plain = target.seconds(op.flops, op.nbytes)
-        return plain / target.seconds(op.flops / _best_gain(operands, target.cores), op.nbytes + sums)
+        return plain / target.seconds(op.flops / _best_gain(operands, target), op.nbytes + sums)
+
+    def settings(self, op: Operation, target: Target) -> dict[str, Any]:
+        operands = _Operands.of(op)
+        rows, columns = operands.y.dims
+        grid = _best_grid(rows, columns, target, _row_unit(operands))
+        return {"down": grid.down, "across": grid.across}
 
 
 # -- few rows or terms -------------------------------------------------------------------------------------------
@@ -252,20 +267,20 @@ class Narrow(Candidate):
         operands = _Operands.of(op)
         if self._has_few_rows(operands):
             return math.prod(operands.b.dims) / costs.narrow_elements
-        return self._outer_gain(op, costs.outer_bytes)
+        return self._outer_gain(op, costs, costs.outer_bytes)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
         """The library packs the second operand first: it is written and read once more."""
         if not self._has_few_rows(_Operands.of(op)):
-            return self._outer_gain(op, target.cache_bytes // 4)
+            return self._outer_gain(op, target.measured, target.cache_bytes // 4)
         packing = 2 * op.inputs[1].nbytes
         return target.seconds(op.flops, op.nbytes + packing) / target.seconds(op.flops, op.nbytes)
 
     @staticmethod
-    def _outer_gain(op: Operation, least: int) -> float:
+    def _outer_gain(op: Operation, costs: CostTable, least: int) -> float:
         """Stores past the caches pay off if the result is too large for them; the library is faster in bfloat16."""
         result = op.outputs[0]
-        return result.nbytes / least if result.dtype == "float32" else 0.5
+        return result.nbytes / least if result.dtype == "float32" else costs.outer_gain_bf16
 
 
 def takes_late_sum(op: Operation, target: Target) -> bool:

@@ -13,7 +13,6 @@ __all__ = ["GRU", "LAYERS", "LSTM", "SCANS", "STEPS"]
 _GATES, _UNITS, _MAX_BATCH = 4, 16, 4  # of the kernels, native/recurrent/lstm.h
 _FLOATS = ("float32", "bfloat16")
 LSTM, GRU, LOOP = "lstm", "gru", "loop"
-_TASK_SECONDS = 1e-6  # overhead of one task of a step
 
 
 class SmallBatch(Candidate):
@@ -113,7 +112,7 @@ class Loop(Layer):
         return ""
 
     def cost(self, op: Operation, target: Target, otherwise: float | None = None) -> float:
-        begun = op.attrs["steps"] * op.attrs["tasks"] * _TASK_SECONDS
+        begun = op.attrs["steps"] * op.attrs["tasks"] * target.measured.task_ns * 1e-9
         return super().cost(op, target) + begun
 
 

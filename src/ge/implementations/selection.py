@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ge.errors import GeError
-from ge.implementations import CANDIDATES, DECOMPOSED, GENERATED, Choice, Operation, candidates_for, choose
+from ge.implementations import (
+    CANDIDATES,
+    DECOMPOSED,
+    GENERATED,
+    SETTINGS,
+    Choice,
+    Operation,
+    candidates_for,
+    choose,
+    is_small,
+    settings,
+)
 from ge.plan import Buffer, Plan, Task
 from ge.target import Target, fallback
 
@@ -21,13 +32,16 @@ def select(plan: Plan, target: Target) -> list[Choice | None]:
     loops = {int(t.attrs["body_block"]): t for t in plan.tasks if t.kind == "while"}
     choices: list[Choice | None] = []
     for task in plan.tasks:
+        if task.kind == "reorder" and target.kind == "cpu":
+            task.attrs["serial"] = is_small(target, 0, task.inputs[0].nbytes + task.outputs[0].nbytes)
         if task.kind not in CANDIDATES and not candidates_for(task.kind, target):
             choices.append(None)
             continue
-        operation = _operation(plan, task, loops.get(task.block))
+        operation, device = _operation(plan, task, loops.get(task.block)), target
         choice = choose(operation, target)
         if not choice.name and target.kind == "cuda":
-            choice = choose(operation, fallback())
+            device = fallback()
+            choice = choose(operation, device)
             task.attrs[ON_HOST] = True
         if choice.name in ("", DECOMPOSED, GENERATED):
             raise GeError(
@@ -35,7 +49,8 @@ def select(plan: Plan, target: Target) -> list[Choice | None]:
                 f"no implementation of {task.kind} runs it on target '{target.name}': {choice.reason}",
                 node=task.name,
             )
-        task.attrs[IMPLEMENTATION] = choice.name
+        kept = {name: value for name, value in task.attrs.items() if name not in SETTINGS}
+        task.attrs = {**kept, IMPLEMENTATION: choice.name, **settings(operation, choice, device)}
         choices.append(choice)
     return choices
 

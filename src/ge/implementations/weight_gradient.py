@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from ge.implementations.base import Candidate, Library, Operation
+from ge.implementations.base import LIBRARY, Candidate, Library, Operation, is_small
 from ge.implementations.convolution import (
     cover_of,
     depthwise_gradient_unfit,
@@ -112,6 +113,16 @@ class ChannelProducts(Candidate):
         packing = 2 * (x.nbytes + dy.nbytes) * math.prod(dw.shape[2:]) / 8
         return target.seconds(op.flops, op.nbytes) / target.seconds(op.flops / 1.1, op.nbytes + packing)
 
+    def settings(self, op: Operation, target: Target) -> dict[str, Any]:
+        """Many pixels are divided at the price of adding the cores' sums; else the longer side of the product is."""
+        x, dy, _ = _sides(op)
+        pixels = dy.shape[0] * dy.shape[2] * dy.shape[3]
+        costs, depth = target.measured, 2 if x.dtype == "bfloat16" else 1  # pixels of a multiplication
+        return {
+            "by_pixels": pixels > costs.weight_gradient_pixels * max(x.shape[1], dy.shape[1]),
+            "block_pixels": max(target.l2_bytes // costs.weight_gradient_step_bytes, 1) * depth,
+        }
+
 
 class DepthwiseWeightGradient(Candidate):
     """The gradient of a depthwise convolution's weights."""
@@ -131,21 +142,58 @@ class DepthwiseWeightGradient(Candidate):
         return "" if size in _DEPTHWISE else "no kernel of this size and stride is compiled"
 
     def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
-        return self._gain(op, costs.depthwise_gradient_bytes)
+        return self._gain(op, costs, costs.depthwise_gradient_bytes)
 
     def modelled_gain(self, op: Operation, target: Target) -> float:
-        return self._gain(op, target.cache_bytes // 2)
+        return self._gain(op, target.measured, target.cache_bytes // 2)
 
     @staticmethod
-    def _gain(op: Operation, least: int) -> float:
+    def _gain(op: Operation, costs: CostTable, least: int) -> float:
         """The library has kernels for few taps only, which read a source that the caches do not hold more than once."""
         x, dy, dw = _sides(op)
-        return 3.0 if dw.shape[2] > _LIBRARY_KERNEL else (x.nbytes + dy.nbytes) / least
+        large = dw.shape[2] > _LIBRARY_KERNEL
+        return costs.depthwise_weight_gain if large else (x.nbytes + dy.nbytes) / least
+
+
+class LibraryGradient(Library):
+    """One primitive on all cores, whose threads spin at its barriers, or on one."""
+
+    def is_serial(self, op: Operation, target: Target) -> bool:
+        return op.flops < target.measured.gradient_flops or super().is_serial(op, target)
+
+
+class LibraryShares(Library):
+    """A primitive of its own for each core's images; the partial sums are added. No core waits at barriers."""
+
+    name = f"{LIBRARY}_shares"
+
+    def refuse(self, op: Operation, target: Target) -> str:
+        if target.cores < 2 or op.inputs[0].shape[0] < 2:
+            return "there are no images for several cores"
+        why = super().refuse(op, target)
+        small = is_small(target, op.flops, op.moved_bytes)
+        return why or ("waking other cores costs more than they save" if small else "")
+
+    def measured_gain(self, op: Operation, target: Target, costs: CostTable) -> float:
+        return self._evenness(op, target) / costs.gradient_evenness
+
+    def modelled_gain(self, op: Operation, target: Target) -> float:
+        return self._evenness(op, target)
+
+    @staticmethod
+    def _evenness(op: Operation, target: Target) -> float:
+        """The share of the cores' time that they compute; the rest waits for the core with the most images."""
+        images: int = op.inputs[0].shape[0]
+        return images / (-(-images // target.cores) * target.cores)
+
+    def is_serial(self, op: Operation, target: Target) -> bool:
+        return False
 
 
 CANDIDATES: tuple[Candidate, ...] = (
     WinogradGradient(),
     ChannelProducts(),
     DepthwiseWeightGradient(),
-    Library(),
+    LibraryShares(),
+    LibraryGradient(),
 )

@@ -17,6 +17,7 @@ __all__ = ["Target", "processor_of", "runtime_loops"]
 _RUNTIME_LOOPS = ("l1_bytes", "l2_bytes", "last_bytes", "wake_ns")
 _LEAST_PIECES_PER_CORE = 2  # fewer leave cores idle when one piece takes longer
 _ROWS_PER_CORE = 4
+_COLUMNS_PER_ROW = 16  # threads of a GPU that compute one row together
 
 # Float32 operations per cycle and core, by vector registers; 16-bit products are this much faster.
 _FLOPS_PER_CYCLE = {"": 8, "avx2": 32, "avx512": 64}
@@ -67,9 +68,14 @@ class Target:
     costs: CostTable | None = None  # None: a model of operations and bytes decides (see costs_of)
 
     @property
+    def measured(self) -> CostTable:
+        """The measured costs, else those that hold for most processors."""
+        return self.costs or CostTable()
+
+    @property
     def wake_ns(self) -> float:
         """Nanoseconds of work on one core that justify waking another."""
-        return (self.costs or CostTable()).wake_ns
+        return self.measured.wake_ns
 
     def costs_of(self, dtype: str) -> CostTable | None:
         """The measured costs of products of a type, None if a model decides."""
@@ -99,6 +105,11 @@ class Target:
     def rows(self) -> int:
         """Rows of results that keep all cores busy."""
         return _ROWS_PER_CORE * self.cores
+
+    @property
+    def columns(self) -> int:
+        """Results that keep all threads of a GPU busy."""
+        return _COLUMNS_PER_ROW * self.rows
 
     @property
     def processor(self) -> Processor:

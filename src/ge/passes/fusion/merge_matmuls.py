@@ -17,8 +17,6 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["MergeMatmuls"]
 
-_FEW_ROWS = 64
-
 
 class MergeMatmuls(Pass):
     """Multiply an input once by the concatenation of its weights.
@@ -55,7 +53,7 @@ def _has_open_readers(node: ir.Node, options: CompileOptions) -> bool:
     result = node.outputs[0]
     readers = result.consumers()
     rows = desc_of(result).size // max(desc_of(result).shape[-1], 1)
-    few = options.target.kind == "cuda" and 0 < rows <= _FEW_ROWS
+    few = options.target.kind == "cuda" and 0 < rows <= options.target.measured.few_rows
     return not result.is_graph_output() and bool(readers) and all(_takes_views(n, few) for n in readers)
 
 

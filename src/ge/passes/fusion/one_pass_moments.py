@@ -11,12 +11,11 @@ from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
 
 __all__ = ["OnePassMoments"]
 
-_LEAST_ELEMENTS = 1 << 18  # smaller tensors stay in a GPU's cache until they are read again
-_SHARE = 32  # of the first axis; the mean of these rows approximates the mean
+_SHARE = 32  # of the first axis, whose mean approximates the mean: costs at most 5 bits (rule 2)
 
 
-def _mean_of(node: ir.Node) -> ir.Node | None:
-    """The ReduceMean whose squared differences a ReduceMean averages over the same columns, else None."""
+def _mean_of(node: ir.Node, least: int) -> ir.Node | None:
+    """The ReduceMean of `least` elements whose squared differences a ReduceMean averages over the same columns."""
     square = producer(node.inputs[0], "Square")
     centred = producer(square.inputs[0], "Sub") if square is not None else None
     mean = producer(centred.inputs[1], "ReduceMean") if centred is not None else None
@@ -26,7 +25,7 @@ def _mean_of(node: ir.Node) -> ir.Node | None:
     if attrs["axes"] is None or attrs["axes"] != attrs_of(node)["axes"] or not attrs["keepdims"]:
         return None
     axes = {a % desc.rank for a in attrs["axes"]}
-    is_long = desc.size >= _LEAST_ELEMENTS and desc.shape[0] >= 2
+    is_long = desc.size >= least and desc.shape[0] >= 2
     return mean if desc.dtype == "float32" and is_long and 0 in axes and desc.rank - 1 not in axes else None
 
 
@@ -45,10 +44,11 @@ class OnePassMoments(Pass):
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         if options.target.kind != "cuda":
             return False
+        least = options.target.measured.moments_elements
         pairs = [
             (mean, node)
             for node in graph
-            if node.op_type == "ReduceMean" and (mean := _mean_of(node)) is not None
+            if node.op_type == "ReduceMean" and (mean := _mean_of(node, least)) is not None
         ]
         for mean, variance in pairs:
             if variance.graph is graph and mean.graph is graph:

@@ -15,9 +15,9 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of
 __all__ = ["SplitReductions"]
 
 _LANE = 8  # vectors run along the last kept axis
-_COLUMNS_PER_ROW = 16  # of a GPU, which has this many times more threads than rows that keep it busy
-_MORE_PIECES = 4  # times as many if an axis is split anyway: other threads hide memory latency
-_LEAST_LENGTH = 8  # of a piece of an axis
+# Bounds, not measured: several pieces per thread hide memory latency, and pieces are longer than their sums.
+_MORE_PIECES = 4
+_LEAST_LENGTH = 8
 
 
 def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -33,7 +33,7 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
     enough = r.options.target.rows
     if r.options.target.kind == "cuda":  # every column has its own threads
         kept *= desc.shape[-1]
-        enough *= _COLUMNS_PER_ROW
+        enough = r.options.target.columns
     if kept >= enough:
         return None
     if len(axes) == 1:

@@ -19,22 +19,20 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 __all__ = ["Tabulate"]
 
 _QUANTISATION = ("Quantize", "Dequantize", "ByteTable")
-_LONG = 4  # operators: a lookup is faster than that many, however simple they are
-_MOST = 64
-_LEAST_SIZE = 32  # elements from which computing the table pays off
+_MOST = 64  # operators of a function: bounds the search
 
 
 def _table(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Match Quantize(f(Dequantize(x))) where f may read x any number of times."""
-    out = desc_of(node.outputs[0])
-    if out.dtype not in EIGHT_BIT or out.size < _LEAST_SIZE:
+    out, costs = desc_of(node.outputs[0]), r.options.target.measured
+    if out.dtype not in EIGHT_BIT or out.size < costs.lookup_elements:
         return None
     found = _function(node)
     if found is None:
         return None
     root, nodes = found
     slow = any(lookup(n.op_type).cost >= Cost.SLOW for n in nodes)
-    if (not slow and len(nodes) < _LONG) or all(n.op_type in _QUANTISATION for n in nodes):
+    if (not slow and len(nodes) < costs.lookup_operators) or all(n.op_type in _QUANTISATION for n in nodes):
         return None
     table = _tabulated(root, nodes, node)
     if table is None:

@@ -11,13 +11,11 @@ from ge.ir.values import constant_of, desc_of
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
+from ge.target import CostTable
 
 __all__ = ["AlignProducts"]
 
 _ELEMENTS = 8  # 16-bit elements between addresses that cuBLAS's fast kernels can read from
-_LEAST_SIDE = 256  # of a compute-bound product: the copies cost little beside it
-_LEAST_WORK = 1 << 29  # multiplications
-_LEAST_WINDOWS = 1 << 31  # the same, of a convolution
 _PADDED_READERS = frozenset({"MatMul", "Transpose", "Conv", "ConvGradWeight"})  # of a value, or of its views
 
 
@@ -35,7 +33,7 @@ class _Sides:
         return [0] * (rank - len(axes)) + [self.more.get(axis, 0) for axis in axes]
 
 
-def _sides(node: ir.Node) -> _Sides | None:
+def _sides(node: ir.Node, costs: CostTable) -> _Sides | None:
     """The sides of an unaligned product that is worth aligning, else None."""
     attrs = attrs_of(node)
     (first, turned_a), (second, turned_b) = (
@@ -49,7 +47,8 @@ def _sides(node: ir.Node) -> _Sides | None:
     sides = _Sides([first, second, *node.inputs[2:]], "km" if turned_a else "mk", "nk" if turned_b else "kn")  # type: ignore[list-item]
     sizes = dict(zip(sides.a, a.shape[-2:], strict=True)) | dict(zip(sides.b, b.shape, strict=True))
     work = math.prod(sizes.values()) * math.prod(a.shape[:-2])
-    if min(sizes["n"], sizes["k"], work // (sizes["n"] * sizes["k"])) < _LEAST_SIDE or work < _LEAST_WORK:
+    shortest = min(sizes["n"], sizes["k"], work // (sizes["n"] * sizes["k"]))
+    if shortest < costs.aligned_side or work < costs.aligned_work:
         return None
     rows = {sides.a[-1], sides.b[-1], "n"}  # axes along which some tensor's rows run
     sides.more = {axis: -sizes[axis] % _ELEMENTS for axis in rows if sizes[axis] % _ELEMENTS}
@@ -66,7 +65,7 @@ def _in_memory(value: ir.Value | None, turned: bool) -> tuple[ir.Value, bool]:
     return node.inputs[0], turned != (list(attrs_of(node)["perm"]) == [1, 0])
 
 
-def _missing_channels(node: ir.Node) -> int:
+def _missing_channels(node: ir.Node, costs: CostTable) -> int:
     """The number of input channels that a large convolution, or its weight gradient, lacks to a multiple of 8."""
     x, other = (desc_of(v) for v in node.inputs[:2])  # type: ignore[arg-type]
     attrs = attrs_of(node)
@@ -81,7 +80,7 @@ def _missing_channels(node: ir.Node) -> int:
         (result, other.size // other.shape[-1]) if gradient else (other, result.size // result.shape[-1])
     )
     work = places * weight.size
-    return -x.shape[-1] % _ELEMENTS if work >= _LEAST_WINDOWS else 0
+    return -x.shape[-1] % _ELEMENTS if work >= costs.aligned_windows else 0
 
 
 class AlignProducts(Pass):
@@ -101,13 +100,14 @@ class AlignProducts(Pass):
         if options.target.kind != "cuda":
             return False
         padded: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
-        nodes = [(node, sides) for node in graph if node.op_type == "MatMul" and (sides := _sides(node))]
+        costs = options.target.measured
+        nodes = [(n, sides) for n in graph if n.op_type == "MatMul" and (sides := _sides(n, costs))]
         for node, sides in nodes:
             _align(graph, options, node, sides, padded)
         windows = [
             (node, missing)
             for node in graph
-            if node.op_type in ("Conv", "ConvGradWeight") and (missing := _missing_channels(node))
+            if node.op_type in ("Conv", "ConvGradWeight") and (missing := _missing_channels(node, costs))
         ]
         for node, missing in windows:
             _align_channels(graph, options, node, missing, padded)

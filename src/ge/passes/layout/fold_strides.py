@@ -13,9 +13,8 @@ from ge.passes.rewrite import Rewriter, attrs_of, replace_node
 
 __all__ = ["FoldStrides"]
 
-_MOST_CHANNELS = 4
+_MOST_CHANNELS = 4  # of pictures: more fill the vectors that tensor cores read
 _ELEMENTS = 8  # 16-bit elements that tensor cores read at once
-_LEAST_PLACES = 1 << 16  # of a result; smaller convolutions take no longer than the copies
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class _Windows:
         return r.op("Slice", w, starts=[0] * 4, ends=[outputs, *self.kernel, self.channels])
 
 
-def _windows(node: ir.Node) -> _Windows | None:
+def _windows(node: ir.Node, least: int) -> _Windows | None:
     """The windows of a convolution, or of its weight gradient, that is worth rewriting, else None."""
     attrs = attrs_of(node)
     x, other, y = desc_of(node.inputs[0]), desc_of(node.inputs[1]), desc_of(node.outputs[0])  # type: ignore[arg-type]
@@ -91,7 +90,7 @@ def _windows(node: ir.Node) -> _Windows | None:
         return None
     if any(s < 2 or k <= s for s, k in zip(strides, kernel, strict=True)):
         return None
-    if strides[0] * strides[1] * x.shape[3] > 2 * _ELEMENTS or result.size // result.shape[3] < _LEAST_PLACES:
+    if strides[0] * strides[1] * x.shape[3] > 2 * _ELEMENTS or result.size // result.shape[3] < least:
         return None
     if not gradient and constant_of(node.inputs[1]) is not None:  # these have faster implementations
         return None
@@ -115,10 +114,11 @@ class FoldStrides(Pass):
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
         if options.target.kind != "cuda":
             return False
+        least = options.target.measured.folded_places
         nodes = [
             (node, windows)
             for node in graph
-            if node.op_type in ("Conv", "ConvGradWeight") and (windows := _windows(node))
+            if node.op_type in ("Conv", "ConvGradWeight") and (windows := _windows(node, least))
         ]
         made: dict[tuple[ir.Value, _Windows], ir.Value] = {}
         for node, windows in nodes:

@@ -31,7 +31,7 @@ from ge.target import Target
 
 __all__ = ["SplitBatch", "is_leading_part"]
 
-WORTHWHILE = 0.85  # of the whole batch's traffic
+WORTHWHILE = 0.85  # of the whole batch's traffic, as the pass models it: a margin for its errors, no time
 
 
 class SplitBatch(Pass):

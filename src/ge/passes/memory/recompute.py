@@ -19,6 +19,7 @@ from ge.passes.cleanup.merge_movements import holds_exactly
 
 __all__ = ["Recompute"]
 
+# Bounds of the search for memory, in nodes and bytes of a plan: no times were measured for them.
 MIN_BYTES = 4096
 FAR = 12  # nodes between two uses from which a value counts as kept for a late reader
 SLACK = 6  # nodes by which a live range may grow to save another value

@@ -15,7 +15,7 @@ __all__ = ["StoreNarrow"]
 
 _WIDE = "float32"
 _NARROW = ("bfloat16", "float16")
-SMALL_SHARE = 256  # of the elements of the largest value
+SMALL_SHARE = 256  # of the elements of the largest value: below it there is next to nothing to save
 
 
 class StoreNarrow(Pass):
