@@ -370,7 +370,8 @@ std::shared_ptr<Storage> Variable::take(TFE_TensorHandle* handle, TF_Status* sta
   // TensorFlow reads an anonymous variable that was never assigned as an empty vector.
   if (api.TF_NumDims(tensor) == 1 && api.TF_Dim(tensor, 0) == 0 && !initialised(status)) {
     api.TF_DeleteTensor(tensor);
-    if (ok(status)) api.TF_SetStatus(status, kFailedPrecondition, "the variable has no value yet: assign one");
+    if (ok(status))
+      api.TF_SetStatus(status, kFailedPrecondition, "the variable has no value yet: assign one");
     return nullptr;
   }
   std::shared_ptr<Storage> value = Storage::adopt(tensor);
