@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ge.passes.layout import align_products
 from tests.model.test_cuda_training import check, kinds, random
+from tests.support.costs import set_costs
 
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
-    monkeypatch.setattr(align_products, "_LEAST_SIDE", 8)
-    monkeypatch.setattr(align_products, "_LEAST_WORK", 1)
-    monkeypatch.setattr(align_products, "_LEAST_WINDOWS", 1)
+    set_costs(monkeypatch, aligned_side=8, aligned_work=1, aligned_windows=1)
 
 
 def pitches(model) -> set[int]:
@@ -71,8 +69,7 @@ def test_others_stay(dtype, columns) -> None:
 
 def test_small_products_stay(monkeypatch) -> None:
     """A copy of their operands would take longer than they do."""
-    monkeypatch.setattr(align_products, "_LEAST_WORK", 1 << 31)
-    monkeypatch.setattr(align_products, "_LEAST_WINDOWS", 1 << 31)
+    set_costs(monkeypatch, aligned_work=1 << 31, aligned_windows=1 << 31)
 
     def make(b, x, w):
         return b.op("MatMul", x, w)

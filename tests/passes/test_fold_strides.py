@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ge.passes.layout import fold_strides
 from tests.model.test_cuda_training import check, random
+from tests.support.costs import set_costs
 
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
-    monkeypatch.setattr(fold_strides, "_LEAST_PLACES", 1)
+    set_costs(monkeypatch, folded_places=1)
 
 
 def step(size, strides, low, high):

@@ -8,14 +8,14 @@ import pytest
 from ge.compiler import compile_graph
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
-from ge.passes.fusion import one_pass_moments
 from tests.model.test_cuda_training import random
+from tests.support.costs import set_costs
 
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
-    monkeypatch.setattr(one_pass_moments, "_LEAST_ELEMENTS", 64)
+    set_costs(monkeypatch, moments_elements=64)
 
 
 def moments(shape, axes, dtype="float32", keepdims=True, target="sm_90"):
