@@ -12,13 +12,14 @@ import pytest
 import tbe
 from ge import ops
 from ge.engines.algorithms import implementation_of, unknown_names
+from ge.ir.values import constant_of, desc_of
 from ge.ops import FLOATS, Attr, Input, NodeView, Operator, Output
 from ge.ops.base import lookup
 from ge.ops.builder import GraphBuilder
 from ge.ops.dataflow import Aligned
 from ge.ops.traits import Epilogue, Formula, Precision, Sign, WeightAxes
-from ge.ops.views import Same
-from ge.options import CompileOptions, Implementation
+from ge.ops.views import Same, Views, piece_view
+from ge.options import CompileOptions, Implementation, PrecisionMode
 from ge.passes.cleanup.merge_movements import MergeMovements
 from ge.passes.cleanup.remove_identities import RemoveIdentities
 from ge.passes.cleanup.simplify_algebra import SimplifyAlgebra
@@ -27,10 +28,15 @@ from ge.passes.fusion.fuse_activations import FuseActivations
 from ge.passes.fusion.fuse_post_ops import FusePostOps
 from ge.passes.fusion.fuse_quantised import FuseQuantised
 from ge.passes.fusion.merge_matmuls import MergeMatmuls
-from ge.passes.precision.rounding import typical_means
+from ge.passes.precision.lower_precision import LowerPrecision
+from ge.passes.precision.rounding import WeightLayout, round_weights, typical_means
 from ge.passes.precision.sink_casts import SinkCasts
 from ge.passes.precision.widen_unsupported import WidenUnsupported
-from tests.passes.pass_support import transformed, types
+from ge.passes.recurrence.fission import Fission
+from ge.passes.recurrence.raise_loops import RaiseLoops
+from ge.plan import View
+from tests.passes.pass_support import floats, transformed, types
+from tests.support.small_graphs import compiled
 
 
 class Mine(Operator):
@@ -155,6 +161,80 @@ class ScaledByColumn(Scaled):
     @staticmethod
     def weight_axes(op: NodeView) -> WeightAxes:
         return WeightAxes(data=-1, outputs=0, inputs=None)
+
+
+class Multiplied(Mine):
+    """x times the transpose of a matrix."""
+
+    w = Input("T", FLOATS)
+    type, precision, dataflow = "Mine", Precision(narrows=True, product=True), None
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, w: tbe.Tensor) -> tbe.Tensor:
+        (m, k), (n, _) = x.shape, w.shape
+        return tbe.reduce("sum", tbe.reshape(x, (m, 1, k)) * tbe.reshape(w, (1, n, k)), 2)
+
+
+class MultipliedBySums(Multiplied):
+    type, precision = "Mine", Precision(narrows=True, product=True)
+
+    @staticmethod
+    def weight_axes(op: NodeView) -> WeightAxes:
+        return WeightAxes(data=-1, outputs=0, inputs=1, summed=(1,))
+
+
+class Added(Sum):
+    type, epilogue = "Mine", Epilogue("add")
+
+
+class Doubled(Mine):
+    """2 x."""
+
+    type, linear = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return x * 2.0
+
+
+class DoubledHere(Doubled):
+    type = "Mine"
+
+    @staticmethod
+    def linear(op: NodeView) -> bool:
+        return op.inputs[0].rank == 2  # type: ignore[union-attr]
+
+
+class DoubledThere(Doubled):
+    type = "Mine"
+
+    @staticmethod
+    def linear(op: NodeView) -> bool:
+        return op.inputs[0].rank == 3  # type: ignore[union-attr]
+
+
+class Under(Sum):
+    """The rows of z, then those of x."""
+
+    type, dataflow = "Mine", None
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, z: tbe.Tensor) -> tbe.Tensor:
+        return tbe.concat([z, x], 0)
+
+
+class _Rows(Views):
+    def backward(self, op: NodeView, index: int, view: View) -> View | None:
+        return piece_view(view, 0, [d.shape[0] for d in reversed(op.inputs) if d], 1 - index)
+
+    def part(self, op: NodeView, index: int, whole: tbe.Tensor) -> tbe.Tensor:
+        shape = op.inputs[index].shape  # type: ignore[union-attr]
+        start = 0 if index else op.inputs[1].shape[0]  # type: ignore[union-attr]
+        return tbe.slice(whole, [start, 0], [1, 1], shape)
+
+
+class UnderInPlace(Under):
+    type, views = "Mine", _Rows()
 
 
 @pytest.fixture
@@ -290,6 +370,76 @@ def test_factors_go_into_the_weights_of_products_that_name_their_axes(operator: 
 
     wanted = ["Mine"] if operator is ScaledByColumn else ["Mine", "Mul", "Add"]
     assert types(transformed(build, FoldWeights())) == wanted
+
+
+@_with(MultipliedBySums, Multiplied)
+def test_weights_are_rounded_by_the_sums_that_an_operator_declares(operator: type[Operator]) -> None:
+    weight = floats(6, 64)
+
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Add", b.op("Mine", b.input("x", (5, 64), "float32"), weight), 1.0)
+
+    options = CompileOptions(precision_mode=PrecisionMode.MIX_BF16, target="avx512_bf16")  # type: ignore[arg-type]
+    graph = transformed(build, LowerPrecision(), options=options, tolerance=5e-2)
+    (node,) = [n for n in graph if n.op_type == "Mine"]
+    narrow, summed = constant_of(node.inputs[1]), round_weights(weight, "bfloat16", WeightLayout(64))
+    assert narrow is not None and narrow.dtype == summed.dtype
+    assert (narrow == summed).all() == (operator is MultipliedBySums)
+
+
+@_with(Added, Sum)
+def test_a_residual_stream_goes_through_sums_of_users(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        stream = b.op("MatMul", b.input("x", (4, 8), "float32"), floats(8, 8))
+        ones = np.ones(8, np.float32)
+        normal = b.op("LayerNorm", stream, ones, ones)
+        return b.op("MatMul", b.op("Mine", stream, normal), floats(8, 8))
+
+    options = CompileOptions(precision_mode=PrecisionMode.MIX_BF16, target="avx512_bf16")  # type: ignore[arg-type]
+    graph = transformed(build, LowerPrecision(), options=options, tolerance=5e-2)
+    first = next(n for n in graph if n.op_type == "MatMul")
+    assert desc_of(first.outputs[0]).dtype == ("float32" if operator is Added else "bfloat16")
+
+
+@_with(Sum, Plain)
+def test_a_broadcast_waits_for_operators_that_broadcast(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        rows = b.op("BroadcastTo", b.input("row", (4,), "float32"), shape=[3, 4])
+        return b.op("Mine", rows, np.float32(2))
+
+    wanted = ["Mine", "BroadcastTo"]
+    assert types(transformed(build, MergeMovements())) == (wanted if operator is Sum else wanted[::-1])
+
+
+@_with(Doubled, DoubledHere, DoubledThere, Mine)
+def test_sums_over_steps_go_through_linear_operators(operator: type[Operator]) -> None:
+    """A state to which each step adds a product is one product behind the loop, if what is between is linear."""
+
+    def build(b: GraphBuilder) -> Any:
+        x, w = b.input("x", (6, 3, 4), "float32"), b.input("w", (6, 3, 5), "float32")
+        initial, body = b.input("s", (4, 5), "float32"), b.subgraph("body")
+        count = body.input("i", (), "int64")
+        body.input("c", (), "bool")
+        state = body.input("state", (4, 5), "float32")
+        left, right = (body.op("Gather", v, count, axis=0) for v in (x, w))
+        product = body.op("MatMul", left, right, transpose_a=True)
+        body.output(body.op("Identity", body.constant(np.bool_(True))))
+        body.output(body.op("Add", state, body.op("Mine", product)))
+        inputs = (b.constant(np.int64(6)), None, initial, *body.captures())
+        return b.op("Loop", *inputs, body=body.graph, num_states=1, max_trip=6)
+
+    graph = transformed(build, RaiseLoops(), Fission(), tolerance=1e-4)
+    assert ("Scan" in types(graph)) == (operator in (DoubledThere, Mine))
+
+
+@_with(UnderInPlace, Under)
+def test_products_write_their_rows_where_an_operator_joins_them(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        x = b.input("x", (16, 32), "float32")
+        return b.op("Mine", b.op("MatMul", x, floats(32, 48)), b.op("MatMul", x, floats(32, 48, seed=1)))
+
+    kinds = [task.kind for task in compiled(build, tolerance=1e-4).plan.tasks]
+    assert kinds == ["matmul"] * 2 + ["kernel"] * (operator is Under)
 
 
 def test_traits_of_the_library_are_not_inherited_by_users() -> None:

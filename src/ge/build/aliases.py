@@ -19,7 +19,15 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ge.build.views import is_view, is_whole_view, view_backward, view_forward
+from ge.build.views import (
+    is_filled_in_place,
+    is_joint,
+    is_view,
+    is_whole_view,
+    permutes,
+    view_backward,
+    view_forward,
+)
 from ge.engines.aicore import accepts_input, accepts_output
 from ge.ir import facts
 from ge.ir.types import TensorDesc
@@ -170,7 +178,7 @@ class _Finder:
             readable, by_cube = self._readable(value, view)
             if not readable:
                 return False
-            gain |= by_cube or node.op_type != "Transpose"
+            gain |= by_cube or not permutes(node)
         return gain
 
     def _readable(self, value: ir.Value, view: View, ignore: ir.Node | None = None) -> tuple[bool, bool]:
@@ -207,15 +215,19 @@ class _Finder:
     # -- backward ----------------------------------------------------------------------------------------------
 
     def _backward(self, node: ir.Node) -> None:
-        if node.op_type == "Transpose" and node not in self.result.forward:
-            source = node.inputs[0]
-            assert source is not None
-            if self._written_as(source, node, 0, view_backward(node, 0, self.view(node.outputs[0]))):
-                self.result.joined.add(node)
-        elif node.op_type == "Concat" and facts.engine(node) == Engine.VECTOR.value:
-            self._concat(node)
+        if node in self.result.forward or facts.engine(node) != Engine.VECTOR.value:
+            return
+        if is_joint(node):
+            self._join(node)
+            return
+        if not is_filled_in_place(node):
+            return
+        source = node.inputs[0]
+        assert source is not None
+        if self._written_as(source, node, 0, view_backward(node, 0, self.view(node.outputs[0]))):
+            self.result.joined.add(node)
 
-    def _concat(self, node: ir.Node) -> None:
+    def _join(self, node: ir.Node) -> None:
         parts = [v for v in node.inputs if v is not None]
         whole = self.view(node.outputs[0])
         if len(set(parts)) != len(parts) or self._read_by_one_kernel(node.outputs[0]):
@@ -236,7 +248,7 @@ class _Finder:
             return False
         if readers[0] in self.result.forward:
             return len(readers[0].outputs) == 1 and self._read_by_one_kernel(readers[0].outputs[0])
-        return facts.engine(readers[0]) == Engine.VECTOR.value and readers[0].op_type != "Concat"
+        return facts.engine(readers[0]) == Engine.VECTOR.value and not is_joint(readers[0])
 
     def _undo(self, mark: int) -> None:
         """Undo all decisions since a mark."""
@@ -258,7 +270,7 @@ class _Finder:
             return accepts_output(source, view, self.target)
         if self.target.kind != "cpu":
             return view.contiguous and engine == Engine.VECTOR.value
-        if engine == Engine.VECTOR.value and source.op_type == "Concat" and not view.contiguous:
+        if engine == Engine.VECTOR.value and is_joint(source) and not view.contiguous:
             parts = [v for v in source.inputs if v is not None]
             ready = [
                 v

@@ -6,10 +6,18 @@ import onnx_ir as ir
 
 import tbe
 from ge.ops.base import Engine, NodeView, lookup
-from ge.ops.views import Views
 from ge.plan import View
 
-__all__ = ["is_view", "is_whole_view", "part_of", "view_backward", "view_forward"]
+__all__ = [
+    "is_filled_in_place",
+    "is_joint",
+    "is_view",
+    "is_whole_view",
+    "part_of",
+    "permutes",
+    "view_backward",
+    "view_forward",
+]
 
 
 def is_whole_view(node: ir.Node) -> bool:
@@ -22,7 +30,26 @@ def is_view(node: ir.Node) -> bool:
     if node.domain != "ge":
         return False
     views = lookup(node.op_type).views
-    return views is not None and type(views).forward is not Views.forward
+    return views is not None and views.looks_ahead
+
+
+def is_filled_in_place(node: ir.Node) -> bool:
+    """True if a node's inputs can be views of its output's memory."""
+    if node.domain != "ge":
+        return False
+    views = lookup(node.op_type).views
+    return views is not None and views.looks_back
+
+
+def is_joint(node: ir.Node) -> bool:
+    """True if a node's inputs are pieces of its output."""
+    return is_filled_in_place(node) and len(node.inputs) > 1
+
+
+def permutes(node: ir.Node) -> bool:
+    """True if a node's output has the elements of its input in another order."""
+    views = lookup(node.op_type).views
+    return views is not None and views.permutes
 
 
 def view_forward(node: ir.Node, index: int, view: View) -> View | None:

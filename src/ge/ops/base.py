@@ -220,9 +220,8 @@ class Operator:
     selects: ClassVar[bool] = False  # results are elements of the inputs, chosen by order: maxima, minima
     sign: ClassVar[Sign] = Sign.ANY  # of its results
     commutative: ClassVar[bool] = False  # its two inputs may be swapped
-    linear: ClassVar[bool] = (
-        False  # for operands of one shape: the sum of its results is its result on the sums
-    )
+    # For operands of one shape: the sum of its results is its result on the sums; always, or for some nodes.
+    linear: ClassVar[bool | Callable[..., bool]] = False
     nests: ClassVar[bool] = False  # a reduction that may run axis by axis, and is the identity on one element
     keeps_means: ClassVar[bool] = False  # an image's channels keep the means of its input
     formula: ClassVar[Formula] = Formula.NONE  # of an elementwise operator

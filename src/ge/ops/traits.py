@@ -98,3 +98,5 @@ class WeightAxes:
     data: int  # the channels of the first input and of the result
     outputs: int | None  # of the weight: the channels of the result
     inputs: int | None  # of the weight: the channels of the first input
+    # Of the weight: the axes over which one result is a sum, channels before the taps of a window; () if unknown.
+    summed: tuple[int, ...] = ()

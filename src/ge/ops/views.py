@@ -27,10 +27,17 @@ __all__ = [
 class Views:
     """How an operator's outputs are views of its first input's memory, and its inputs views of its output's."""
 
+    permutes = False  # the order of elements changes: kernels read outputs faster from memory of their own
+
     @property
     def looks_ahead(self) -> bool:
         """True if outputs can be views of the input."""
         return type(self).forward is not Views.forward
+
+    @property
+    def looks_back(self) -> bool:
+        """True if inputs can be views of the output."""
+        return type(self).backward is not Views.backward
 
     def forward(self, op: NodeView, index: int, view: View) -> View | None:
         """Output `index` if the first input is a given view; None if that cannot be expressed."""

@@ -24,6 +24,7 @@ __all__ = [
     "Rule",
     "Rules",
     "attrs_of",
+    "is_pure",
     "only_use",
     "producer",
     "product_of",
@@ -207,6 +208,12 @@ def weight_axes_of(node: ir.Node) -> WeightAxes | None:
     """The channel axes of a product, None if its operator does not declare them."""
     declared = lookup(node.op_type).weight_axes
     return None if declared is None else declared(NodeView.of(node))
+
+
+def is_pure(node: ir.Node) -> bool:
+    """True if a node is pure: the same inputs give the same results, wherever and however often it runs."""
+    operator = lookup(node.op_type)
+    return operator.foldable and not operator.dynamic_outputs and not operator.may_fail
 
 
 def only_use(value: ir.Value) -> bool:

@@ -149,8 +149,8 @@ class Conv(Convolving):
 
     @staticmethod
     def weight_axes(op: NodeView) -> WeightAxes:
-        outputs, inputs, *_ = weight_perm(op.inputs[1].rank, op.weight_format)  # type: ignore[union-attr]
-        return WeightAxes(_channel_axis(op), outputs, inputs if op.groups == 1 else None)
+        outputs, *summed = weight_perm(op.inputs[1].rank, op.weight_format)  # type: ignore[union-attr]
+        return WeightAxes(_channel_axis(op), outputs, summed[0] if op.groups == 1 else None, tuple(summed))
 
     @staticmethod
     def verify(op: NodeView) -> None:

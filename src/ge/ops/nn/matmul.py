@@ -93,7 +93,7 @@ class MatMul(Operator):
     def weight_axes(op: NodeView) -> WeightAxes:
         outputs, inputs = (-2, -1) if op.transpose_b else (-1, -2)
         is_matrix_of_weights = op.inputs[1].rank == 2 and not op.transpose_a  # type: ignore[union-attr]
-        return WeightAxes(-1, outputs, inputs if is_matrix_of_weights else None)
+        return WeightAxes(-1, outputs, inputs if is_matrix_of_weights else None, (inputs,))
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -155,6 +155,8 @@ class Permuted(Dataflow):
 class TransposeViews(Views):
     """The input's axes in another order."""
 
+    permutes = True
+
     def forward(self, op: NodeView, index: int, view: View) -> View | None:
         return view.permute(op.perm)
 
@@ -422,6 +424,11 @@ class Pad(Movement):
     cost = Cost.PLAIN
     moves = False  # the padding is new
     sign = Sign.ANY
+
+    @staticmethod
+    def linear(op: NodeView) -> bool:
+        """A border of zeros is that of a sum."""
+        return op.mode == "constant" and op.value == 0
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -12,14 +12,12 @@ from ge.ir.types import BOOL, FLOATS, INTS
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import dataflow_of
 from ge.ops.dataflow import Aligned
-from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, only_use, producer
+from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, is_pure, only_use, producer
 
 __all__ = ["MergeMovements", "holds_exactly"]
 
 _EXPONENT = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 _MANTISSA = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 
 
 def holds_exactly(narrow: str, wide: str) -> bool:
@@ -205,9 +203,9 @@ def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _late_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Move a broadcast behind arithmetic on one operand and scalars, which then runs on fewer elements."""
+    """Move a broadcast behind a function of one operand and scalars, which then runs on fewer elements."""
     source = producer(node.inputs[0], "BroadcastTo")
-    if source is None or any(v is None or desc_of(v).rank for v in node.inputs[1:]):
+    if source is None or any(v is None or desc_of(v).rank for v in node.inputs[1:]) or not is_pure(node):
         return None
     target = desc_of(node.outputs[0]).shape
     return r.op("BroadcastTo", r.op_like(node, [source.inputs[0], *node.inputs[1:]]), shape=target)
@@ -225,7 +223,7 @@ class MergeMovements(RewritePass):
     7. Gather by constant, evenly spaced indices is a Slice.
     8. BroadcastTo before an operator that broadcasts (its dataflow is `Aligned`) goes, if another operand has the full
        shape.
-    9. BroadcastTo before a Cast, or before arithmetic with a scalar, moves behind it.
+    9. BroadcastTo before a Cast, or before such an operator whose other operands are scalars, moves behind it.
     """
 
     name = "merge_movements"
@@ -246,6 +244,4 @@ class MergeMovements(RewritePass):
         wide = any(producer(v, "BroadcastTo") is not None for v in node.inputs)
         if not wide or not isinstance(dataflow_of(node), Aligned):
             return ()
-        return (
-            (_unneeded_broadcast, _late_broadcast) if node.op_type in _ARITHMETIC else (_unneeded_broadcast,)
-        )
+        return (_unneeded_broadcast, _late_broadcast)

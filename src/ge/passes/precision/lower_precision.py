@@ -10,7 +10,7 @@ from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import Engine, lookup
-from ge.ops.traits import Result
+from ge.ops.traits import Epilogue, Result
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.precision.rounding import layout_of, round_weights, typical_means
@@ -37,6 +37,8 @@ MODES = {
     PrecisionMode.CUBE_FP16: Mode("float16", False, forced=True),
 }
 _WIDE = "float32"
+_ADDITION = Epilogue("add")
+_BIAS = 2  # the input of a product that is its bias; those behind it are operands of its epilogues
 
 
 class LowerPrecision(Pass):
@@ -184,11 +186,12 @@ def _feeds_sensitive(value: ir.Value, depth: int = 4) -> bool:
 
 def _is_residual(value: ir.Value) -> bool:
     """True if a value feeds a normalisation and otherwise only sums."""
-    uses = _uses(value)
-    normalised = [lookup(n.op_type).precision.normalises for n, _ in uses]
-    return any(normalised) and all(
-        normal or n.op_type == "Add" or (n.op_type == "MatMul" and index > 2)
-        for normal, (n, index) in zip(normalised, uses, strict=True)
+    readers = [(lookup(n.op_type), index) for n, index in _uses(value)]
+    return any(reader.precision.normalises for reader, _ in readers) and all(
+        reader.precision.normalises
+        or reader.epilogue == _ADDITION
+        or (reader.takes_epilogues and index > _BIAS)
+        for reader, index in readers
     )
 
 

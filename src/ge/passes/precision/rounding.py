@@ -11,7 +11,7 @@ import onnx_ir as ir
 import npu_runtime
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import lookup
-from ge.passes.rewrite import attrs_of
+from ge.passes.rewrite import attrs_of, weight_axes_of
 
 __all__ = ["WeightLayout", "layout_of", "round_weights", "typical_means"]
 
@@ -63,19 +63,17 @@ def round_weights(
 
 
 def layout_of(node: ir.Node) -> WeightLayout | None:
-    """The layout of the weight of a product; None if no sums run over it."""
-    weight = node.inputs[1]
-    assert weight is not None
-    attrs, shape = attrs_of(node), desc_of(weight).shape
-    if node.op_type == "Conv":
-        if attrs["weight_format"] == "OI":
-            return WeightLayout(shape[1], math.prod(shape[2:]))
-        return WeightLayout(shape[-2], math.prod(shape[:-2]), rows_last=True)
-    if node.op_type == "MatMul" and len(shape) >= 2:
-        if attrs["transpose_b"]:
-            return WeightLayout(shape[-1])
-        return WeightLayout(shape[-2], rows_last=True)
-    return None
+    """The layout of the weight of a product; None if its sums are unknown or run over axes in another order."""
+    axes = weight_axes_of(node)
+    if axes is None or axes.outputs is None or not axes.summed:
+        return None
+    shape = desc_of(node.inputs[1]).shape  # type: ignore[arg-type]
+    rank = len(shape)
+    rows = axes.outputs % rank
+    channels, *taps = (a % rank for a in axes.summed)
+    found = WeightLayout(shape[channels], math.prod(shape[a] for a in taps), rows_last=rows == rank - 1)
+    order = [*taps, channels, rows] if found.rows_last else [rows, channels, *taps]
+    return found if order == list(range(rank - len(order), rank)) else None
 
 
 def typical_means(node: ir.Node) -> np.ndarray | None:

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS, widened
 from ge.ir.values import desc_of
-from ge.ops.base import Pattern, lookup, takes
+from ge.ops.base import Engine, NodeView, Pattern, lookup, takes
 from ge.ops.builder import GraphBuilder
 from ge.passes.recurrence.loops import behind, is_product
-from ge.passes.recurrence.stacking import Lifted, Lifter, Shift, is_pure, repeated_source, way_to_stack
-from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, only_use, producer, remove_dead
+from ge.passes.recurrence.stacking import Lifted, Lifter, Shift, repeated_source, way_to_stack
+from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, is_pure, only_use, producer, remove_dead
 
 __all__ = ["Fission"]
 
@@ -360,7 +360,7 @@ class _Scan:
             rows = [v for v in node.inputs if self._level(v) == _OF_ROWS]
             few = len(rows) == 1 and rows[0] is node.inputs[0]
             return few or _nbytes(node.outputs) <= _nbytes(v for v in rows if v is not None)
-        if pattern is Pattern.INJECTIVE and node.op_type != "Reshape":
+        if pattern is Pattern.INJECTIVE and lookup(node.op_type).engine is not Engine.VIEW:
             return False
         made = [
             v for v in node.inputs if v is not None and v.producer() in hoisted and self._level(v) == _OF_ROWS
@@ -465,12 +465,10 @@ def _addends(value: ir.Value) -> list[ir.Value]:
 
 def _is_linear(node: ir.Node) -> bool:
     """True if a node is linear: the sum of its results is its result on the sums."""
-    if lookup(node.op_type).linear:
-        shapes = {desc_of(v).shape for v in node.inputs if v is not None}
-        return len(shapes) == 1
-    if node.op_type == "Pad":
-        return attrs_of(node)["mode"] == "constant" and attrs_of(node)["value"] == 0
-    moved = lookup(node.op_type).moves and len(node.outputs) == 1
+    operator = lookup(node.op_type)
+    if operator.linear(NodeView.of(node)) if callable(operator.linear) else operator.linear:
+        return len({desc_of(v).shape for v in node.inputs if v is not None}) == 1
+    moved = operator.moves and len(node.outputs) == 1
     return moved and takes(node, widened(desc_of(node.outputs[0]).dtype))
 
 

@@ -9,17 +9,11 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import NodeView, dataflow_of, lookup
+from ge.ops.base import NodeView, dataflow_of
 from ge.ops.dataflow import Stack, Stacked
-from ge.passes.rewrite import Rewriter, producer
+from ge.passes.rewrite import Rewriter, is_pure, producer
 
-__all__ = ["Lifted", "Lifter", "Shift", "is_pure", "like", "repeated_source", "way_to_stack"]
-
-
-def is_pure(node: ir.Node) -> bool:
-    """True if a node is pure: the same inputs give the same results, wherever and however often it runs."""
-    operator = lookup(node.op_type)
-    return operator.foldable and not operator.dynamic_outputs and not operator.may_fail
+__all__ = ["Lifted", "Lifter", "Shift", "like", "repeated_source", "way_to_stack"]
 
 
 def like(
