@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import tbe
 from ge import ops
 from ge.engines.algorithms import implementation_of, unknown_names
+from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
 from ge.ops import FLOATS, Attr, Input, NodeView, Operator, Output
 from ge.ops.base import lookup
@@ -102,6 +103,17 @@ class Sum(Mine):
 
 class Plain(Sum):
     type, dataflow = "Mine", None
+
+
+class SumAndDifference(Sum):
+    """x + z and x - z."""
+
+    type, dataflow = "Mine", Aligned()
+    difference = Output("T")
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor, z: tbe.Tensor) -> tuple[tbe.Tensor, ...]:  # type: ignore[override]
+        return x + z, x - z
 
 
 class Grown(Mine):
@@ -235,6 +247,33 @@ class _Rows(Views):
 
 class UnderInPlace(Under):
     type, views = "Mine", _Rows()
+
+
+class _Columns(Views):
+    def forward(self, op: NodeView, index: int, view: View) -> View | None:
+        return view.permute((1, 0))
+
+
+class _ColumnsInAnotherOrder(_Columns):
+    permutes = True
+
+
+class Flipped(Mine):
+    """The transpose of x."""
+
+    type, views = "Mine", _Columns()
+
+    @staticmethod
+    def infer(op: NodeView) -> TensorDesc:
+        return TensorDesc(op.inputs[0].shape[::-1], op.inputs[0].dtype)  # type: ignore[union-attr]
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.transpose(x, (1, 0))
+
+
+class FlippedOrder(Flipped):
+    type, views = "Mine", _ColumnsInAnotherOrder()
 
 
 @pytest.fixture
@@ -411,25 +450,49 @@ def test_a_broadcast_waits_for_operators_that_broadcast(operator: type[Operator]
     assert types(transformed(build, MergeMovements())) == (wanted if operator is Sum else wanted[::-1])
 
 
+@_with(SumAndDifference)
+def test_a_broadcast_stays_before_operators_of_several_results(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> Any:
+        rows = b.op("BroadcastTo", b.input("row", (4,), "float32"), shape=[3, 4])
+        return b.ops("Mine", [rows, np.float32(2)])
+
+    assert types(transformed(build, MergeMovements())) == ["BroadcastTo", "Mine"]
+
+
+def _sums_over_steps(b: GraphBuilder, columns: int, between: Callable[[Any, Any], Any]) -> Any:
+    """A loop that adds a function of a product of rows, of shape (4, 5), to its state."""
+    x, w = b.input("x", (6, 3, 4), "float32"), b.input("w", (6, 3, 5), "float32")
+    initial, body = b.input("s", (4, columns), "float32"), b.subgraph("body")
+    count = body.input("i", (), "int64")
+    body.input("c", (), "bool")
+    state = body.input("state", (4, columns), "float32")
+    left, right = (body.op("Gather", v, count, axis=0) for v in (x, w))
+    product = body.op("MatMul", left, right, transpose_a=True)
+    body.output(body.op("Identity", body.constant(np.bool_(True))))
+    body.output(body.op("Add", state, between(body, product)))
+    inputs = (b.constant(np.int64(6)), None, initial, *body.captures())
+    return b.op("Loop", *inputs, body=body.graph, num_states=1, max_trip=6)
+
+
 @_with(Doubled, DoubledHere, DoubledThere, Mine)
 def test_sums_over_steps_go_through_linear_operators(operator: type[Operator]) -> None:
     """A state to which each step adds a product is one product behind the loop, if what is between is linear."""
 
     def build(b: GraphBuilder) -> Any:
-        x, w = b.input("x", (6, 3, 4), "float32"), b.input("w", (6, 3, 5), "float32")
-        initial, body = b.input("s", (4, 5), "float32"), b.subgraph("body")
-        count = body.input("i", (), "int64")
-        body.input("c", (), "bool")
-        state = body.input("state", (4, 5), "float32")
-        left, right = (body.op("Gather", v, count, axis=0) for v in (x, w))
-        product = body.op("MatMul", left, right, transpose_a=True)
-        body.output(body.op("Identity", body.constant(np.bool_(True))))
-        body.output(body.op("Add", state, body.op("Mine", product)))
-        inputs = (b.constant(np.int64(6)), None, initial, *body.captures())
-        return b.op("Loop", *inputs, body=body.graph, num_states=1, max_trip=6)
+        return _sums_over_steps(b, 5, lambda body, product: body.op("Mine", product))
 
     graph = transformed(build, RaiseLoops(), Fission(), tolerance=1e-4)
     assert ("Scan" in types(graph)) == (operator in (DoubledThere, Mine))
+
+
+@pytest.mark.parametrize("border", [{}, {"value": 1.0}, {"mode": "reflect"}])
+def test_sums_over_steps_go_through_borders_of_zeros(border: dict[str, Any]) -> None:
+    def build(b: GraphBuilder) -> Any:
+        sizes = {"low": [0, 1], "high": [0, 0]}
+        return _sums_over_steps(b, 6, lambda body, product: body.op("Pad", product, **sizes, **border))
+
+    graph = transformed(build, RaiseLoops(), Fission(), tolerance=1e-4)
+    assert ("ReduceSum" in types(graph)) == bool(border)
 
 
 @_with(UnderInPlace, Under)
@@ -440,6 +503,17 @@ def test_products_write_their_rows_where_an_operator_joins_them(operator: type[O
 
     kinds = [task.kind for task in compiled(build, tolerance=1e-4).plan.tasks]
     assert kinds == ["matmul"] * 2 + ["kernel"] * (operator is Under)
+
+
+@_with(FlippedOrder, Flipped)
+def test_kernels_share_a_copy_in_another_order_instead_of_a_view(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> Any:
+        y = b.op("Mine", b.input("x", (16, 32), "float32"))
+        return b.op("Softmax", y), b.op("Softmax", b.op("Mul", y, 2.0), axes=[0])
+
+    kernels = compiled(build, tolerance=1e-4).plan.tasks
+    shared = (32, 16) if operator is FlippedOrder else (16, 32)
+    assert [kernel.inputs[0].shape for kernel in kernels] == [(16, 32), shared]
 
 
 def test_traits_of_the_library_are_not_inherited_by_users() -> None:

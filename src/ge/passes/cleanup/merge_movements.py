@@ -205,7 +205,9 @@ def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
 def _late_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """Move a broadcast behind a function of one operand and scalars, which then runs on fewer elements."""
     source = producer(node.inputs[0], "BroadcastTo")
-    if source is None or any(v is None or desc_of(v).rank for v in node.inputs[1:]) or not is_pure(node):
+    if source is None or any(v is None or desc_of(v).rank for v in node.inputs[1:]):
+        return None
+    if len(node.outputs) > 1 or not is_pure(node):
         return None
     target = desc_of(node.outputs[0]).shape
     return r.op("BroadcastTo", r.op_like(node, [source.inputs[0], *node.inputs[1:]]), shape=target)
@@ -223,7 +225,8 @@ class MergeMovements(RewritePass):
     7. Gather by constant, evenly spaced indices is a Slice.
     8. BroadcastTo before an operator that broadcasts (its dataflow is `Aligned`) goes, if another operand has the full
        shape.
-    9. BroadcastTo before a Cast, or before such an operator whose other operands are scalars, moves behind it.
+    9. BroadcastTo before a Cast, or before such an operator with one output whose other operands are scalars, moves
+       behind it.
     """
 
     name = "merge_movements"
