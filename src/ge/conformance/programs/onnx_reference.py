@@ -328,7 +328,26 @@ class LpPool(OpRun):
         return (((views ** (p or 2)).sum(axis=-1) ** (1 / (p or 2))).astype(x.dtype),)
 
 
+class Slice(OpRun):
+    """Clamps starts and ends as the specification says; the reference takes Python's slices, which wrap twice."""
+
+    def _run(self, data: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+        steps = np.ones_like(starts) if steps is None else steps
+        for at, (start, end, step) in enumerate(
+            zip(starts.tolist(), ends.tolist(), steps.tolist(), strict=True)
+        ):
+            axis = at if axes is None else int(axes[at])
+            size = data.shape[axis]
+            start, end = (v + size if v < 0 else v for v in (start, end))
+            if step > 0:
+                start, end = np.clip(start, 0, size), np.clip(end, 0, size)
+            else:
+                start, end = np.clip(start, 0, size - 1), np.clip(end, -1, size - 1)
+            data = np.take(data, np.arange(start, end, step, dtype=np.int64), axis=axis)
+        return (data,)
+
+
 DEFINITIONS: list[type[OpRun]] = [
-    *(Loop, PRelu, LogSoftmax, OneHot, Clip, LpNormalization, ReduceLogSumExp, ReduceL2),
+    *(Loop, PRelu, LogSoftmax, OneHot, Clip, LpNormalization, ReduceLogSumExp, ReduceL2, Slice),
     *(MaxPool, AveragePool, LpPool),
 ]

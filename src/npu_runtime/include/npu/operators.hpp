@@ -1346,7 +1346,7 @@ inline Value reduce_max(const Value& x, const ReduceMaxAttributes& attributes = 
           .put("keepdims", attributes.keepdims), 1)[0];
 }
 
-// The mean over axes.
+// The mean over axes; integers are summed in 64 bits, so that narrower ones do not overflow.
 struct ReduceMeanAttributes {
   OptionalList<std::int64_t> axes = {};
   bool keepdims = false;
