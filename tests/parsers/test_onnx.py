@@ -134,10 +134,9 @@ def test_all_unmapped_operators_are_reported_at_once() -> None:
     with pytest.raises(UnsupportedOperatorsError) as caught:
         parse(model(text, extra=', "ai.onnx.ml" : 3'))
     found = {i.operator: i for i in caught.value.items}
-    assert set(found) == {"Frobnicate", "Reluu", "ai.onnx.ml.CastMap"}
+    assert set(found) == {"Frobnicate", "Reluu"}  # CastMap runs on the host
     assert found["Frobnicate"].count == 2
     assert "did you mean Relu" in found["Reluu"].remedy
-    assert "classical machine learning" in found["ai.onnx.ml.CastMap"].reason
     assert {row["operator"] for row in caught.value.as_json()} == set(found)
 
 

@@ -22,7 +22,7 @@ from ge.interface.host import HostPart
 from ge.parsers.onnx import large_tensors
 from ge.parsers.onnx.model import ModelFile, reads_of, sorted_nodes
 
-__all__ = ["HostParts", "has_text", "split"]
+__all__ = ["HostParts", "has_text", "is_text_operator", "split"]
 
 _TEXT_OPERATORS = frozenset(
     {
@@ -125,12 +125,16 @@ def _attribute(node: onnx.NodeProto, name: str) -> Any:
 
 
 def _runs_on_host(node: onnx.NodeProto, text: set[str]) -> bool:
-    domain = "" if node.domain == "ai.onnx" else node.domain
     if node.op_type == "Cast":
         return node.input[0] in text or _attribute(node, "to") == TensorProto.STRING
     if node.op_type == "TfIdfVectorizer":
         return node.input[0] in text
-    return (domain, node.op_type) in _TEXT_OPERATORS
+    return is_text_operator(node)
+
+
+def is_text_operator(node: onnx.NodeProto) -> bool:
+    """True if a node runs on the host whatever it reads."""
+    return ("" if node.domain == "ai.onnx" else node.domain, node.op_type) in _TEXT_OPERATORS
 
 
 def _text_values(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> set[str]:

@@ -59,10 +59,10 @@ def parse(
     offered = flat_values(values or {})
     known = {k: s for name, v in (values or {}).items() for k, s in structure(name, v).items()}
     shapes = Shapes(file, {**known, **options.input_shapes, **(input_shapes or {})}, batch)
-    file, host = split(file, lambda port: _sample(port, shapes, values or {}))
     missing = unmapped(file)
     if missing:
         raise UnsupportedOperatorsError(file.name, missing)
+    file, host = split(file, lambda port: _sample(port, shapes, values or {}))
     fixed: dict[str, np.ndarray] = {}
     wanted = tuple(output_names) or options.output_nodes
     while True:

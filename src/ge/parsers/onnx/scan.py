@@ -10,6 +10,7 @@ import onnx
 
 from ge.errors import GeError, UnmappedOperator
 from ge.ops.plugins import find, mapped
+from ge.parsers.onnx.host_part import is_text_operator
 from ge.parsers.onnx.model import ModelFile, opset_versions, subgraphs
 
 __all__ = ["MAX_DEPTH", "MAX_NAMES", "check_size", "schema_of", "unmapped"]
@@ -107,9 +108,13 @@ _REASONS = {
 
 
 def unmapped(file: ModelFile) -> list[UnmappedOperator]:
-    """All operator types of a model, its functions and subgraphs without a plugin or function body."""
+    """All operator types of a model, its functions and subgraphs without a plugin or function body.
+
+    Those that the host runs are unmapped only inside of functions and subgraphs.
+    """
     found: dict[tuple[str, str], list[str]] = {}
-    _scan(file.proto.graph.node, file.opsets, file, found)
+    nodes = [n for n in file.proto.graph.node if not is_text_operator(n)]
+    _scan(nodes, file.opsets, file, found)
     for function in file.functions.values():
         versions = file.opsets | opset_versions(function.opset_import, function.name)
         _scan(function.node, versions, file, found)
