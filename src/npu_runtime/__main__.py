@@ -15,7 +15,7 @@ PLACES = {
 
 
 def main() -> None:
-    """Print the folder that is asked for."""
+    """Print the requested folder."""
     parser = argparse.ArgumentParser(prog="python -m npu_runtime", description=__doc__)
     group = parser.add_mutually_exclusive_group(required=True)
     for name, (place, what) in PLACES.items():

@@ -47,7 +47,7 @@ def folder() -> Path:
 
 
 def publish(*, again: bool = False) -> None:
-    """Make the file, once a process; again: look once more whether NPU_TOP allows it."""
+    """Create the file, once per process; `again` reads NPU_TOP anew."""
     global _done
     if _done and not again:
         return

@@ -178,7 +178,7 @@ def _values(place: e.Tensor, low: float, high: float, seed: int) -> np.ndarray:
 
 
 def graph_text(outputs: Sequence[e.Tensor]) -> str:
-    """The expression, a line a node.
+    """The expression, one line per node.
 
     >>> import tbe
     >>> x = tbe.placeholder((2, 3), "float32", "x")

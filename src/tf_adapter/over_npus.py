@@ -103,7 +103,7 @@ class _Levels:
         return [*(n for n, _ in self.graph.nodes[name].inputs), *cutter.before.get(name, ())]
 
     def _needed(self, cutter: Cutter) -> set[str]:
-        """What results and effects read: a read of a variable that nobody uses would only keep others waiting."""
+        """What results and effects read: an unused read of a variable would only delay others."""
         nodes = self.graph.nodes
         effects = (n for n in cutter.order if cutter.has_effect(nodes[n]) and nodes[n].op not in READS)
         todo = [*(n for n, _ in self.graph.results), *effects]

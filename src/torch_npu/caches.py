@@ -97,4 +97,4 @@ def _put(tokens: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None
 
 
 def npu_prefetch(input: torch.Tensor, dependency: Any, max_size: int, offset: int = 0) -> None:
-    """Nothing: the processor fetches by itself."""
+    """Has no effect: the processor prefetches on its own."""

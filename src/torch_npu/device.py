@@ -41,7 +41,7 @@ _HOOKS, _GUARD = _Hooks(), _Guard()
 
 
 def register() -> None:
-    """Register the device, once a process."""
+    """Register the device, once per process."""
     global _registered
     if _registered:
         return

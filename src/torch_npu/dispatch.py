@@ -89,7 +89,7 @@ def _refuse_host(target: Any) -> None:
 
 
 def _slot(device: torch.device | None) -> int:
-    """The index of the device that a factory is asked for."""
+    """The index of the device that a factory is called with."""
     if _only and (device is None or device.index in (None, 0)):
         return 0
     return devices.index_of(device)
@@ -210,7 +210,7 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _fallback_of_layouts(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same where an operand or the result is sparse or nested: such results may be asked for on the host."""
+    """The same where an operand or the result is sparse or nested: such results may be requested on the host."""
     device = kwargs.get("device")
     if device is not None and device.type != "npu":
         named = {k: _to_host_mixed(v) for k, v in kwargs.items()}

@@ -226,7 +226,7 @@ def npu_add_layer_norm(
     epsilon: float = 1e-5,
     additional_output: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(layer norm of x1 + x2, mean, 1 / deviation, x1 + x2); the sum is empty unless it is asked for."""
+    """(layer norm of x1 + x2, mean, 1 / deviation, x1 + x2); the sum is empty unless it is requested."""
     total = x1 + x2
     made, mean, scale = _layer_norm(total, gamma, beta, epsilon)
     return made, mean, scale, total if additional_output else total.new_empty(0)
@@ -390,7 +390,7 @@ def npu_linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
 
 
 def npu_transpose(self: torch.Tensor, perm: Sequence[int], require_contiguous: bool = True) -> torch.Tensor:
-    """The axes in another order, contiguous unless not asked for."""
+    """The axes in another order, contiguous unless the caller declines."""
     made = self.permute(*perm)
     return made.contiguous() if require_contiguous else made
 
@@ -463,7 +463,7 @@ def npu_sort_v2(self: torch.Tensor, dim: int = -1, descending: bool = False) -> 
 
 
 def npu_pad(input: torch.Tensor, paddings: Sequence[int]) -> torch.Tensor:
-    """Zeros around a tensor, two numbers an axis, the first axis first.
+    """Zeros around a tensor, two numbers per axis, the first axis first.
 
     >>> npu_pad(torch.ones(1, 1), [1, 0, 0, 2])
     tensor([[0., 0., 0.],
@@ -529,7 +529,7 @@ def empty_with_format(
     pin_memory: bool | None = None,
     acl_format: int = 2,
 ) -> torch.Tensor:
-    """An empty tensor; it has the one format of this device, whatever is asked for."""
+    """An empty tensor; it always has the one format of this device."""
     return torch.empty(tuple(size), dtype=dtype, device="npu" if device is None else device)
 
 

@@ -30,7 +30,7 @@ _CODES = {1: torch.quint8, 2: torch.int8, 3: torch.int32, 29: torch.quint4x2}  #
 
 
 def _target(name: str, dtype: Any) -> torch.dtype:
-    """The type that quantised numbers are asked for in; quint4x2 stands for eight of them in an int32."""
+    """The requested type of quantised numbers; quint4x2 stands for eight of them in an int32."""
     found: Any = _CODES.get(dtype, dtype) if isinstance(dtype, int) else dtype
     found = torch.int8 if found is None else _STORED.get(found, found)
     if found not in _RANGES and found is not torch.quint4x2:
@@ -93,7 +93,7 @@ def npu_anti_quant(
     dst_dtype: Any = None,
     src_dtype: Any = None,
 ) -> torch.Tensor:
-    """(x + offset) * scale, float16 unless another type is asked for; int32 holds eight numbers of 4 bits."""
+    """(x + offset) * scale, float16 unless another type is requested; int32 holds eight numbers of 4 bits."""
     levels = (_unpack(x) if x.dtype is torch.int32 else x).float()
     if offset is not None:
         levels = levels + offset.float()

@@ -54,5 +54,5 @@ PATCHES = PatchTable(
 
 @functools.cache
 def apply() -> None:
-    """Apply the patches, once a process."""
+    """Apply the patches, once per process."""
     PATCHES.apply()

@@ -34,7 +34,7 @@ class CompilerConfig(Section):
         return compile_options(given)
 
     def announce(self, module: fx.GraphModule, kind: str) -> None:
-        """Write the graph and its summary, where that is asked for."""
+        """Write the graph and its summary if requested."""
         from torchair.dumps import dump_graph, summarise
 
         if self.debug.graph_dump.type is not None:
@@ -43,7 +43,7 @@ class CompilerConfig(Section):
             summarise(module, kind, self.debug.fx_summary.path)
 
     def on_compile(self, kind: str) -> Callable[[Any], None] | None:
-        """What is done with the compiled graph, where that is asked for."""
+        """The callback for the compiled graph, if there is one."""
         asked: list[Callable[[Any], Any]] = []
         if self.debug.graph_dump.type == "pbtxt":
             from torchair.dumps import write_parts
@@ -62,7 +62,7 @@ class CompilerConfig(Section):
         return write if asked else None
 
     def eager_runner(self, module: fx.GraphModule, kind: str) -> Callable[..., Any] | None:
-        """What runs a graph on ATen instead of compiling it, where that is asked for."""
+        """The runner of a graph on ATen, if it is not to be compiled."""
         if self.debug.data_dump.type is not None:
             from torchair.dumps import Recording
 

@@ -16,7 +16,7 @@ __all__ = ["dynamo_export", "write_model"]
 
 
 class _Exporting(CompilerConfig):
-    """A configuration that hands over what is compiled."""
+    """A configuration that passes on what is compiled."""
 
     def __init__(self, config: CompilerConfig | None, sink: list[Any]) -> None:
         super().__init__()

@@ -117,7 +117,7 @@ def with_causality(original: Callable[[], dict[Any, Any]]) -> Callable[[], dict[
 
 
 def register() -> None:
-    """Be told of every trace, once a process."""
+    """Register the callback for every trace, once per process."""
     if _begin not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_begin)
         callback_handler.register_end_callback(_end)

@@ -10,13 +10,7 @@ import pytest
 import acl
 from ge.model import om
 from tests.model.plans import dense, geared
-
-
-@pytest.fixture(autouse=True)
-def own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path_factory.getbasetemp() / "om.key"
-    monkeypatch.setenv("NPU_KEY_FILE", str(path))
-    return path
+from tests.support.keys import own_key  # noqa: F401  a fixture
 
 
 @pytest.fixture

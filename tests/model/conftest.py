@@ -1,14 +1,3 @@
 """Tests here seal model files with a key of their own, never with the user's."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path_factory.getbasetemp() / "om.key"
-    monkeypatch.setenv("NPU_KEY_FILE", str(path))
-    return path
+from tests.support.keys import own_key  # noqa: F401  a fixture

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
-from tests.native.native_support import FLOATS, needs_own_kernels
+from tests.native.native_support import FLOATS, needs_own_kernels, view
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "": lambda y: y,
@@ -26,13 +26,6 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 _LIMITS = {"float32": 2e-6, "bfloat16": 6e-3}  # of the largest result
 
 pytestmark = needs_own_kernels
-
-
-def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:
-    strides = tuple(s // array.itemsize for s in array.strides)
-    order = perm or tuple(range(array.ndim))
-    dtype = "bfloat16" if array.dtype == ml_dtypes.bfloat16 else str(array.dtype)
-    return (buffer, dtype, tuple(array.shape[p] for p in order), tuple(strides[p] for p in order), 0)
 
 
 _CHANNELS_FIRST = (0, 3, 1, 2)
@@ -74,19 +67,19 @@ class _Case:
         gate = self.rng.uniform(0, 1, (n, 1, 1, self.x.shape[3])).astype(self.type)
         program = rt.Program("conv")
         inputs = [
-            _view(program.input(0, self.x.nbytes), self.x, _CHANNELS_FIRST),
-            _view(program.constant(self.w), self.w, (3, 2, 0, 1)),
+            view(program.input(0, self.x.nbytes), self.x, _CHANNELS_FIRST),
+            view(program.constant(self.w), self.w, (3, 2, 0, 1)),
         ]
         feeds = [self.x]
-        inputs += [_view(program.constant(self.bias), self.bias)] if bias else []
+        inputs += [view(program.constant(self.bias), self.bias)] if bias else []
         post_ops = []
         if gated:
-            inputs.append(_view(program.input(1, gate.nbytes), gate, _CHANNELS_FIRST))
+            inputs.append(view(program.input(1, gate.nbytes), gate, _CHANNELS_FIRST))
             feeds.append(gate)
         if residual:
             post_ops.append(residual)
             if residual == "add":
-                inputs.append(_view(program.input(len(feeds), extra.nbytes), extra, _CHANNELS_FIRST))
+                inputs.append(view(program.input(len(feeds), extra.nbytes), extra, _CHANNELS_FIRST))
                 feeds.append(extra)
             else:
                 y[...] = extra
@@ -101,7 +94,7 @@ class _Case:
             "post_ops": post_ops,
             "implementation": implementation,
         }
-        out = _view(program.output(0, whole.nbytes), y, _CHANNELS_FIRST)
+        out = view(program.output(0, whole.nbytes), y, _CHANNELS_FIRST)
         program.task("conv", "conv", inputs, [out], attrs)
         program.finalize(0)
         name = program.task_info()[0]["impl"]
@@ -223,10 +216,10 @@ def test_swish_of_special_values(value: float) -> None:
     y = np.zeros((1, 4, 4, 16), np.float32)
     program = rt.Program("conv")
     inputs = [
-        _view(program.input(0, x.nbytes), x, _CHANNELS_FIRST),
-        _view(program.constant(w), w, (3, 2, 0, 1)),
+        view(program.input(0, x.nbytes), x, _CHANNELS_FIRST),
+        view(program.constant(w), w, (3, 2, 0, 1)),
     ]
-    out = _view(program.output(0, y.nbytes), y, _CHANNELS_FIRST)
+    out = view(program.output(0, y.nbytes), y, _CHANNELS_FIRST)
     program.task("conv", "conv", inputs, [out], {"post_ops": ["swish,1.0"], "implementation": "pointwise"})
     program.finalize(0)
     assert program.task_info()[0]["impl"].startswith("pointwise")
@@ -249,21 +242,21 @@ def test_one_program_runs_from_several_threads() -> None:
     weight = (rng.standard_normal((1, 1, 48, 40)) / 7).astype(np.float32)
     program = rt.Program("threads")
     middle = program.arena(0, x.nbytes)
-    between = (middle, "float32", *_view(0, x, _CHANNELS_FIRST)[2:])
+    between = (middle, "float32", *view(0, x, _CHANNELS_FIRST)[2:])
     swish = {"post_ops": ["swish,1.0"]}
     first = [
-        _view(program.input(0, x.nbytes), x, _CHANNELS_FIRST),
-        _view(program.constant(window), window, (3, 2, 0, 1)),
+        view(program.input(0, x.nbytes), x, _CHANNELS_FIRST),
+        view(program.constant(window), window, (3, 2, 0, 1)),
     ]
     pads = {"pads_begin": [2, 2], "pads_end": [2, 2], "groups": 48}
     program.task("conv", "depthwise", first, [between], swish | pads | {"implementation": "depthwise"})
     y = np.zeros((1, 20, 20, 40), np.float32)
     second = [
         between,
-        _view(program.constant(weight), weight, (3, 2, 0, 1)),
-        _view(program.input(1, gate.nbytes), gate, _CHANNELS_FIRST),
+        view(program.constant(weight), weight, (3, 2, 0, 1)),
+        view(program.input(1, gate.nbytes), gate, _CHANNELS_FIRST),
     ]
-    out = _view(program.output(0, y.nbytes), y, _CHANNELS_FIRST)
+    out = view(program.output(0, y.nbytes), y, _CHANNELS_FIRST)
     program.task(
         "conv", "pointwise", second, [out], swish | {"has_gate": True, "implementation": "pointwise"}
     )

@@ -10,16 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import npu_runtime as rt
-from tests.native.native_support import needs_avx2
+from tests.native.native_support import needs_avx2, view
 
 pytestmark = needs_avx2
-
-
-def _view(buffer: int, array: np.ndarray, perm: tuple[int, ...] | None = None) -> tuple:
-    strides = tuple(s // array.itemsize for s in array.strides)
-    order = perm or tuple(range(array.ndim))
-    dtype = "bfloat16" if array.dtype == ml_dtypes.bfloat16 else str(array.dtype)
-    return (buffer, dtype, tuple(array.shape[p] for p in order), tuple(strides[p] for p in order), 0)
 
 
 def _conv(
@@ -35,13 +28,13 @@ def _conv(
     n, h, wd, _ = x.shape
     y = np.zeros((n, h + 2 * pad - 2, wd + 2 * pad - 2, w.shape[3]), x.dtype)
     program = rt.Program("conv")
-    inputs = [_view(program.input(0, x.nbytes), x, (0, 3, 1, 2)), _view(program.constant(w), w, (3, 2, 0, 1))]
-    inputs.append(_view(program.constant(bias), bias))
+    inputs = [view(program.input(0, x.nbytes), x, (0, 3, 1, 2)), view(program.constant(w), w, (3, 2, 0, 1))]
+    inputs.append(view(program.constant(bias), bias))
     feeds = [x]
     if extra is not None:
-        inputs.append(_view(program.input(1, extra.nbytes), extra, (0, 3, 1, 2)))
+        inputs.append(view(program.input(1, extra.nbytes), extra, (0, 3, 1, 2)))
         feeds.append(extra)
-    out = _view(program.output(0, y.nbytes), y, (0, 3, 1, 2))
+    out = view(program.output(0, y.nbytes), y, (0, 3, 1, 2))
     attrs = {"pads_begin": [pad, pad], "pads_end": [pad, pad], "has_bias": True, "post_ops": post_ops}
     program.task("conv", "conv", inputs, [out], {**attrs, "implementation": implementation})
     program.finalize(0)
@@ -129,17 +122,17 @@ def _variable(
     y = np.full((n, h + grown, wd + grown, outputs), np.nan, x.dtype)
     program = rt.Program(kind)
     inputs = [
-        _view(program.input(0, x.nbytes), x, (0, 3, 1, 2)),
-        _view(program.input(1, w.nbytes), w, weight_perm),
+        view(program.input(0, x.nbytes), x, (0, 3, 1, 2)),
+        view(program.input(1, w.nbytes), w, weight_perm),
     ]
     feeds = [x, w]
     attrs = {"pads_begin": [pad, pad], "pads_end": [pad, pad], "implementation": implementation}
     if bias is not None:
         row = bias.reshape(1, 1, 1, -1)
-        inputs.append(_view(program.input(2, row.nbytes), row, (0, 3, 1, 2)))
+        inputs.append(view(program.input(2, row.nbytes), row, (0, 3, 1, 2)))
         feeds.append(row)
         attrs["post_ops"] = ["add", "relu"]
-    program.task(kind, kind, inputs, [_view(program.output(0, y.nbytes), y, (0, 3, 1, 2))], attrs)
+    program.task(kind, kind, inputs, [view(program.output(0, y.nbytes), y, (0, 3, 1, 2))], attrs)
     program.finalize(0)
     program.run([np.zeros_like(f) for f in feeds], [y])  # what another run saw must not matter
     program.run(feeds, [y])

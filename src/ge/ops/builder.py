@@ -106,6 +106,10 @@ class GraphBuilder:
         results = self.ops(type_, inputs, name=name, **attrs)
         return results[0] if len(results) == 1 else results
 
+    def cast(self, value: ir.Value, dtype: str) -> ir.Value:
+        """The value in an element type; itself if it has that type."""
+        return value if desc_of(value).dtype == dtype else self.op("Cast", value, to=dtype)
+
     def ops(
         self, type_: str, inputs: Sequence[Operand], *, name: str = "", **attrs: Any
     ) -> tuple[ir.Value, ...]:

@@ -281,9 +281,9 @@ def find(framework: str, operator: str, version: int = 0, domain: str = "") -> P
     return fitting[-1] if fitting else None
 
 
-def find_custom(framework: str, operator: str, version: int = 0, domain: str = "") -> Plugin | None:
+def find_custom(framework: str, operator: str) -> Plugin | None:
     """The active custom plugin for an operator, None if there is none."""
-    found = find(framework, operator, version, domain)
+    found = find(framework, operator)
     return found if found is not None and found.custom else None
 
 

@@ -66,7 +66,7 @@ OPTIONS: dict[str, list[tuple[Any, ...]]] = {
         ("op_precision_mode", v.existing_file, None, "compile", _EVERYWHERE,
          "File of precision modes and implementations by operator or node (ini)"),
         ("keep_dtype", v.existing_file, None, "compile", "ge atc",
-         "File of nodes that keep their precision, one a line"),
+         "File of nodes that keep their precision, one per line"),
         ("modify_mixlist", v.existing_file, None, "compile", _EVERYWHERE,
          "File that moves operators between the lists of mixed precision (JSON)",
          {"variable": "NPU_MODIFY_MIXLIST"}),

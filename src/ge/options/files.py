@@ -123,7 +123,7 @@ def _by_name(path: Path) -> dict[str, str]:
 
 
 def keep_dtype(path: Path) -> tuple[str, ...]:
-    """Node names (or `OpType::Type`) whose precision is kept, one a line."""
+    """Node names (or `OpType::Type`) whose precision is kept, one per line."""
     lines = (line.strip() for line in read_text(path, "list of nodes").splitlines())
     return tuple(line.removeprefix("OpType::") for line in lines if line and not line.startswith("#"))
 

@@ -26,9 +26,9 @@ class Roots:
             frame = frame.f_back  # type: ignore[assignment]
         return None
 
-    def here(self, skip: int = 1) -> str:
+    def here(self) -> str:
         """The line of user code that led here, such as `train.py:12`; "" if there is none."""
-        frame = self.frame(skip=skip + 1)
+        frame = self.frame(skip=2)
         return "" if frame is None else f"{self.name(frame.f_code.co_filename)}:{frame.f_lineno}"
 
     def owns(self, file: str) -> bool:

@@ -165,7 +165,7 @@ def lines(title: str, curves: Sequence[Line], x_name: str, y_name: str, *, log: 
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
-    """Horizontal bars, one a row, with their names and values as text."""
+    """Horizontal bars, one per row, with their names and values as text."""
     if not rows:
         return '<p class="none">Not measured.</p>'
     most = max((r.value for r in rows if math.isfinite(r.value)), default=0.0) or 1.0

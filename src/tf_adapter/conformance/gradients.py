@@ -128,7 +128,7 @@ def _real(result: Any) -> Any:
 
 
 def _weights(result: Any) -> Any:
-    """Fixed numbers between -1 and 1, one an element."""
+    """Fixed numbers between -1 and 1, one per element."""
     import tensorflow as tf
 
     places = tf.cumsum(tf.reshape(tf.ones_like(result), [-1]))

@@ -42,7 +42,7 @@ def given(arrays: Any, roles: Any, held: Any) -> Any:
 
 
 def called(program: Any, arguments: Any, options: Any) -> Any:
-    """The results, and the gradients of their sum where asked for."""
+    """The results, and the gradients of their sum if requested."""
     tensors = [a if isinstance(a, tf.Variable) else tf.convert_to_tensor(a) for a in arguments]
     if "gradient" not in options:
         return [tf.convert_to_tensor(r) for r in program(*tensors)]

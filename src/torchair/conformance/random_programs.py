@@ -78,7 +78,7 @@ def given(arrays: Any, roles: Any, held: Any, options: Any, device: Any) -> Any:
 
 
 def answered(function: Any, tensors: Any, held: Any, options: Any) -> Any:
-    """The results, the gradients of their sum where asked for, and the inputs afterwards."""
+    """The results, the gradients of their sum if requested, and the inputs afterwards."""
     if "random" in options:
         torch.manual_seed(7)
     if "gradient" not in options:

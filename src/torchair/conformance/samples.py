@@ -298,7 +298,7 @@ def _on_device(
 def _called(
     function: Callable[..., Any], tensors: Sequence[torch.Tensor], gradient: bool
 ) -> list[torch.Tensor]:
-    """The results and, if asked for, the gradients of their weighted sum."""
+    """The results and, if requested, the gradients of their weighted sum."""
     given = [_copy(t, t.device).requires_grad_(gradient and t.requires_grad) for t in tensors]
     torch.manual_seed(42)  # what the samples that draw numbers themselves begin with
     context = contextlib.nullcontext() if gradient else torch.no_grad()

@@ -162,7 +162,7 @@ def _one_hot(node: Any, inputs: Sequence[Any]) -> str:
 
 def _instance_norm(node: Any, inputs: Sequence[Any]) -> str:
     channels = inputs[0].shape[1:2]
-    return "" if all(v.shape == channels for v in inputs[1:]) else "other than one number a channel"
+    return "" if all(v.shape == channels for v in inputs[1:]) else "other than one number per channel"
 
 
 _CHECKS = {

@@ -110,15 +110,10 @@ def failing_where(n: Node, value: Any, wrong: Any, message: str) -> Any:
 
 
 def nonzero(
-    builder: GraphBuilder,
-    value: Any,
-    *,
-    what: str = "divisor",
-    operator: str = "",
-    message: str = DIVISION + _REPLACE,
+    builder: GraphBuilder, value: Any, *, operator: str = "", message: str = DIVISION + _REPLACE
 ) -> Any:
     """Divisors that fail the run if one is zero; floats may be zero."""
-    return _checked(builder, value, {}, what, operator, message)
+    return _checked(builder, value, {}, "divisor", operator, message)
 
 
 def indices_of(

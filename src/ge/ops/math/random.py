@@ -138,9 +138,9 @@ class Multinomial(Random):
 # -- ONNX --------------------------------------------------------------------------------------------------
 
 
-def seed_of(n: Node, name: str = "seed") -> int:
+def seed_of(n: Node) -> int:
     """ONNX seeds are floats; 0 stands for none."""
-    seed = n.attr(name)
+    seed = n.attr("seed")
     return 0 if seed is None else int(np.float32(seed).view(np.uint32)) or 1
 
 

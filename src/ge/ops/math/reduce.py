@@ -36,6 +36,12 @@ def widened(x: tbe.Tensor) -> tbe.Tensor:
     return tbe.cast(x, "float32") if x.dtype in ("float16", "bfloat16") else x
 
 
+def widened_array(x: np.ndarray | None) -> np.ndarray:
+    """The same of the array of a required input."""
+    assert x is not None
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
+
+
 class Reduced(Dataflow):
     """The axes of a reduction are gone, or have one element; the others are independent."""
 
@@ -208,14 +214,12 @@ def _reduced(n: Node, type_: str, x: Any) -> Any:
     return n.op(type_, x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
 
 
-def _onnx_reduction(onnx: str, type_: str, before: str = "", after: str = "") -> None:
-    """Map an ONNX reduction: an elementwise function first, the reduction, a function of the result."""
+def _onnx_reduction(onnx: str, type_: str, before: str = "") -> None:
+    """Map an ONNX reduction, after an elementwise function if one is named."""
 
     @plugin(onnx=onnx)
     def mapped(n: Node) -> Results:
-        x = n.op(before, n.inputs[0]) if before else n.inputs[0]
-        y = _reduced(n, type_, x)
-        return n.op(after, y) if after else y
+        return _reduced(n, type_, n.op(before, n.inputs[0]) if before else n.inputs[0])
 
 
 _onnx_reduction("ReduceSum", "ReduceSum")

@@ -14,6 +14,7 @@ from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.dataflow import Dataflow, Part, Sliced, aligned_part
+from ge.ops.math.reduce import widened_array
 from ge.ops.nn.tasks import decomposes, dense_operation
 from ge.ops.plugins import Unsupported
 from ge.ops.traits import Precision
@@ -70,22 +71,11 @@ def _scores(b: Any, op: NodeView, q: Any, k: Any, mask: Any) -> Any:
     scores = b.op("Mul", scores, op.scale)
     if mask is not None:
         hides = desc_of(mask).dtype == "bool"
-        scores = (
-            b.op("Select", mask, scores, _fill(op)) if hides else b.op("Add", scores, _cast(b, mask, wide))
-        )
+        scores = b.op("Select", mask, scores, _fill(op)) if hides else b.op("Add", scores, b.cast(mask, wide))
     if op.causal:
         kept = np.tril(np.ones(desc_of(scores).shape[-2:], bool))
         scores = b.op("Select", b.constant(kept), scores, -math.inf)
     return scores
-
-
-def _cast(b: Any, value: Any, dtype: str) -> Any:
-    return value if desc_of(value).dtype == dtype else b.op("Cast", value, to=dtype)
-
-
-def _widened(array: np.ndarray | None) -> np.ndarray:
-    assert array is not None
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
 def _evaluated_scores(op: NodeView, q: np.ndarray, k: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
@@ -184,7 +174,7 @@ class Attention(Operator):
         q, k, v, *rest = values
         dtype, axis = desc_of(q).dtype, desc_of(q).rank - 1
         scores = _scores(builder, op, q, k, rest[0] if rest else None)
-        weights = _cast(builder, _weights(builder, op, scores), dtype)
+        weights = builder.cast(_weights(builder, op, scores), dtype)
         top = builder.op("ReduceMax", scores, axes=[axis], keepdims=True)
         powers = builder.op("Exp", builder.op("Sub", scores, top))
         total = builder.op("Log", builder.op("ReduceSum", powers, axes=[axis], keepdims=True))
@@ -196,7 +186,7 @@ class Attention(Operator):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        q, k, v = (_widened(a) for a in arrays[:3])
+        q, k, v = (widened_array(a) for a in arrays[:3])
         scores = _evaluated_scores(op, q, k, arrays[3] if len(arrays) > 3 else None)
         powers, total, top = _evaluated_powers(op, scores)
         y = np.matmul(powers / total, v).astype(np.asarray(arrays[0]).dtype)
@@ -257,7 +247,7 @@ class AttentionGrad(Operator):
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         dtype = np.asarray(arrays[0]).dtype
-        dy, q, k, v, y = (_widened(a) for a in arrays[:5])
+        dy, q, k, v, y = (widened_array(a) for a in arrays[:5])
         mask = arrays[6] if len(arrays) > 6 else None
         scores = _evaluated_scores(op, q, k, mask)
         powers, total, _ = _evaluated_powers(op, scores)
@@ -292,22 +282,22 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any], mask: Any) -> list[A
         b.target is not None and b.target.kind == "cuda"
     )  # whose products of 16-bit operands sum in float32
     products = dtype if on_gpu else wide
-    dy, q, k, v = (_cast(b, x, products) for x in values[:4])
+    dy, q, k, v = (b.cast(x, products) for x in values[:4])
     weights = _weights(b, op, _scores(b, op, q, k, mask))
     through = b.op("MatMul", dy, v, transpose_b=True, output_dtype=wide if wide != products else None)
     inner = b.op(
-        "ReduceSum", b.op("Mul", *(_cast(b, x, wide) for x in (dy, values[4]))), axes=[axis], keepdims=True
+        "ReduceSum", b.op("Mul", *(b.cast(x, wide) for x in (dy, values[4]))), axes=[axis], keepdims=True
     )
     slopes = b.op("Mul", b.op("Mul", weights, b.op("Sub", through, inner)), op.scale)
     if mask is not None and desc_of(mask).dtype == "bool":
         slopes = b.op("Select", mask, slopes, 0.0)
-    slopes, weights = (_cast(b, x, products) for x in (slopes, weights))
+    slopes, weights = (b.cast(x, products) for x in (slopes, weights))
     found = (
         b.op("MatMul", slopes, k),
         b.op("MatMul", slopes, q, transpose_a=True),
         b.op("MatMul", weights, dy, transpose_a=True),
     )
-    return [_cast(b, x, dtype) for x in found]
+    return [b.cast(x, dtype) for x in found]
 
 
 # -- ATen ------------------------------------------------------------------------------------------------

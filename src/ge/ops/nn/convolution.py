@@ -14,7 +14,7 @@ from ge.ir.types import FLOATS, NUMBERS, TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
-from ge.ops.math.reduce import widened
+from ge.ops.math.reduce import widened, widened_array
 from ge.ops.nn.post_ops import apply_post_ops
 from ge.ops.nn.spatial import (
     FORMATS,
@@ -104,11 +104,6 @@ def _task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[Vie
     return Task(kind, op.name, views, [outputs[0].permute(order)], attrs)
 
 
-def _wide(array: np.ndarray | None) -> np.ndarray:
-    assert array is not None
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
-
-
 # -- convolution -------------------------------------------------------------------------------------------
 
 
@@ -189,9 +184,9 @@ class Conv(Convolving):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        x, w = _wide(arrays[0]), _wide(arrays[1])
+        x, w = widened_array(arrays[0]), widened_array(arrays[1])
         if op.gated:
-            x = x * _wide(arrays[3])
+            x = x * widened_array(arrays[3])
         data = x.transpose(channels_first_perm(x.ndim, op.data_format))
         weight = w.transpose(weight_perm(w.ndim, op.weight_format))
         bias = arrays[2] if len(arrays) > 2 else None
@@ -338,7 +333,7 @@ class ConvTranspose(Convolving):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        x, w = _wide(arrays[0]), _wide(arrays[1])
+        x, w = widened_array(arrays[0]), widened_array(arrays[1])
         data = x.transpose(channels_first_perm(x.ndim, op.data_format))
         weight = w.transpose(weight_perm(w.ndim, op.weight_format))
         y = deconvolve(data, weight, _window(op, weight.shape[2:]), op.groups, _upscaled(op))
@@ -439,20 +434,11 @@ def deconvolve(
 # -- ONNX --------------------------------------------------------------------------------------------------
 
 
-def _attrs_of(window: Window) -> dict[str, Any]:
-    return {
-        "strides": list(window.strides),
-        "dilations": list(window.dilations),
-        "pads_begin": list(window.pads_begin),
-        "pads_end": list(window.pads_end),
-    }
-
-
 @plugin(onnx="Conv")
 def _conv(n: Node) -> Results:
     data, weight = n.desc(0).shape, n.desc(1).shape
     window = onnx_window(n, n.attr("kernel_shape") or weight[2:], data[2:])
-    return n.op("Conv", *n.inputs[:3], groups=int(n.attr("group", 1)), **_attrs_of(window))
+    return n.op("Conv", *n.inputs[:3], groups=int(n.attr("group", 1)), **window.attrs)
 
 
 @plugin(onnx="ConvTranspose")
@@ -509,7 +495,7 @@ def _conv_tf(n: Node, weight: Any, groups: int | None = None, bias: Any = None) 
         groups=groups,
         data_format=form,
         weight_format="IO",
-        **_attrs_of(window),
+        **window.attrs,
     )
 
 

@@ -145,13 +145,13 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any]) -> list[Any]:
     """With g = dy * scale and n = (x - mean) * inverse: dx = (g - mean(g) - n * mean(g n)) * inverse."""
     axes, wide = list(_axes(op)), widened(_x(op).dtype)
     rest = [i for i in range(_x(op).rank) if i not in axes]
-    dy, x, mean, inverse = (_cast(b, v, wide) for v in values[:4])
+    dy, x, mean, inverse = (b.cast(v, wide) for v in values[:4])
     scale = values[_SCALE] if len(values) > _SCALE else None
     mean, inverse = (_shaped(b, v, _kept(op)) for v in (mean, inverse))
     normal = b.op("Mul", b.op("Sub", x, mean), inverse)
 
     def input_gradient() -> Any:
-        g = dy if scale is None else b.op("Mul", dy, _shaped(b, _cast(b, scale, wide), _spread(op)))
+        g = dy if scale is None else b.op("Mul", dy, _shaped(b, b.cast(scale, wide), _spread(op)))
         level = b.op("ReduceMean", g, axes=axes, keepdims=True)
         slope = b.op("ReduceMean", b.op("Mul", g, normal), axes=axes, keepdims=True)
         return b.op("Mul", b.op("Sub", b.op("Sub", g, level), b.op("Mul", normal, slope)), inverse)
@@ -163,17 +163,13 @@ def _gradients(b: Any, op: NodeView, values: Sequence[Any]) -> list[Any]:
     )
     descs = LayerNormGrad.infer(op)
     return [
-        _cast(b, make(), d.dtype) if kept else b.constant(np.empty(0, numpy_dtype(d.dtype)))
+        b.cast(make(), d.dtype) if kept else b.constant(np.empty(0, numpy_dtype(d.dtype)))
         for make, d, kept in zip(makers, descs, op.wanted, strict=True)
     ]
 
 
 def _sum(b: Any, value: Any, axes: list[int]) -> Any:
     return b.op("ReduceSum", value, axes=axes) if axes else value
-
-
-def _cast(b: Any, value: Any, dtype: str) -> Any:
-    return value if desc_of(value).dtype == dtype else b.op("Cast", value, to=dtype)
 
 
 def _shaped(b: Any, value: Any, shape: Sequence[int]) -> Any:

@@ -51,7 +51,7 @@ def _one_scale(op: NodeView) -> bool:
 
 
 class Quantisation(Operator):
-    """Scale and zero point are one number, one an element of `axis`, or one a block along it."""
+    """Scale and zero point are one number, one per element of `axis`, or one per block along it."""
 
     pattern = Pattern.BROADCAST
     axis = Attr(int, 1)
@@ -579,7 +579,7 @@ def _scaled_conv(n: Node, window: Window) -> Any:
 
 @plugin(onnx="DynamicQuantizeLinear")
 def _dynamic_quantize(n: Node) -> Results:
-    """Scale and zero point from the range of x, which always contains 0; nothing but zeros has the scale 1."""
+    """Scale and zero point from the range of x, which always contains 0; if all elements are 0, the scale is 1."""
     x = n.inputs[0]
     high = n.op("Maximum", n.op("ReduceMax", x), 0.0)
     low = n.op("Minimum", n.op("ReduceMin", x), 0.0)

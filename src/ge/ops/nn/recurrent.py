@@ -13,6 +13,7 @@ from ge.ir.values import desc_of
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, lookup, register
 from ge.ops.flow.control import repeat
 from ge.ops.math.checks import indices_of
+from ge.ops.math.reduce import widened_array
 from ge.ops.nn.tasks import decomposes
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.traits import Precision
@@ -60,7 +61,7 @@ class Recurrent(Operator):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-        x, w, r, bias, *states = (_wide(a) for a in arrays)
+        x, w, r, bias, *states = (widened_array(a) for a in arrays)
         cell = _CELLS[op.type]
         runs = []
         for index in range(w.shape[0]):
@@ -85,11 +86,6 @@ class Recurrent(Operator):
         if op.inputs[0].dtype != "float64" and not decomposes(lookup(op.type), op, builder.target):  # type: ignore[union-attr]
             return NotImplemented
         return _stepwise(builder, op, values)
-
-
-def _wide(array: np.ndarray | None) -> np.ndarray:
-    assert array is not None
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
 def _task(op: NodeView, cell: str, inputs: Sequence[View], outputs: Sequence[View]) -> Task:

@@ -175,10 +175,6 @@ def _wide(b: Any, value: Any) -> Any:
     return b.op("Cast", value, to="float32") if desc_of(value).dtype in ("bfloat16", "float16") else value
 
 
-def _as(b: Any, value: Any, dtype: str) -> Any:
-    return value if desc_of(value).dtype == dtype else b.op("Cast", value, to=dtype)
-
-
 def _product(b: Any, x: Any, y: Any, bias: Any = None, **turned: bool) -> Any:
     """A matrix product; of 16-bit floats in float32."""
     narrow = desc_of(x).dtype in ("bfloat16", "float16")
@@ -224,7 +220,7 @@ def layer(
         y, kept, *last = b.ops(cell.operator, [rows, r, *states], reverse=reverse)
     else:
         y, kept, *last = steps_forward(b, cell, rows, r, recurrent_bias, states, reverse)
-    return y, [_as(b, s, dtype) for s in last], kept
+    return y, [b.cast(s, dtype) for s in last], kept
 
 
 def _held(b: Any, rows: Any, held: Any) -> Any:
@@ -246,10 +242,10 @@ def steps_forward(
 
     def step(inner: Any, counter: Any, before: list[Any]) -> tuple[list[Any], list[Any]]:
         row = inner.op("Gather", rows, _place(inner, steps, counter, reverse), axis=0)
-        part = _product(inner, _as(inner, before[0], dtype), r, bias, transpose_b=True)
+        part = _product(inner, inner.cast(before[0], dtype), r, bias, transpose_b=True)
         after, kept = cell.forward(inner, row, part, before)
-        stacked = [_as(inner, v, dtype) for v in ([_joined(inner, kept)] if kept else [])]
-        return after, [_as(inner, after[0], dtype), *stacked]
+        stacked = [inner.cast(v, dtype) for v in ([_joined(inner, kept)] if kept else [])]
+        return after, [inner.cast(after[0], dtype), *stacked]
 
     last, stacks = repeat(b, steps, [_wide(b, s) for s in states], step)
     y, *kept = [b.op("Reverse", s, axes=[0]) if reverse else s for s in stacks]
@@ -298,9 +294,9 @@ def layer_gradients(
         b.op("Reshape", b.op("MatMul", own, w), shape=desc_of(x).shape),
         b.op("MatMul", own, _flat(b, x), transpose_a=True),
         b.op("MatMul", gates, _flat(b, before), transpose_a=True),
-        _as(b, sums[0], dtype),
-        _as(b, sums[1], dtype),
-        [_as(b, s, dtype) for s in states],
+        b.cast(sums[0], dtype),
+        b.cast(sums[1], dtype),
+        [b.cast(s, dtype) for s in states],
     )
 
 
@@ -330,7 +326,7 @@ def steps_back(
         dh = grads[0] if grad_y is None else inner.op("Add", grads[0], row(grad_y))
         values = _parts(inner, row(kept), cell.kept) if cell.kept else []
         own, through, rest = cell.backward(inner, values, row(before), row(y), [dh, *grads[1:]])
-        gates = [_as(inner, _joined(inner, v), dtype) for v in ([own] if own is through else [own, through])]
+        gates = [inner.cast(_joined(inner, v), dtype) for v in ([own] if own is through else [own, through])]
         back = _product(inner, gates[-1], r)
         rest[0] = back if rest[0] is None else inner.op("Add", rest[0], back)
         return rest, gates

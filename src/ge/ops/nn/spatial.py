@@ -38,7 +38,7 @@ WEIGHT_FORMATS = ("OI", "IO", "OKI")  # (O, I, kernel…), (kernel…, I, O), (O
 
 @dataclass(frozen=True)
 class Window:
-    """A window moved over space: an entry a spatial axis in each field."""
+    """A window moved over space: each field has one entry per spatial axis."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -59,6 +59,16 @@ class Window:
             tuple(found["pads_begin"] or zeros),
             tuple(found["pads_end"] or zeros),
         )
+
+    @property
+    def attrs(self) -> dict[str, list[int]]:
+        """The attributes of an operator over this window, apart from its kernel."""
+        return {
+            "strides": list(self.strides),
+            "dilations": list(self.dilations),
+            "pads_begin": list(self.pads_begin),
+            "pads_end": list(self.pads_end),
+        }
 
     def problem(self, sizes: Sequence[int]) -> str:
         """Why the window does not fit a space of these sizes, "" if it does."""
@@ -106,7 +116,7 @@ def channels_first_perm(rank: int, data_format: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Images(Dataflow):
-    """Each image of a batch by itself, over weights and bias; operands of post-ops are broadcast against the output.
+    """The images of a batch are independent; operands of post-ops are broadcast against the output.
 
     Channels-first data that was transposed from channels-last is worked on as it was, where nothing is fused in.
     """

@@ -11,7 +11,7 @@ import numpy as np
 import tbe
 from ge.ir.types import FLOATS, TensorDesc, numpy_dtype
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, lookup, register
-from ge.ops.math.reduce import widened
+from ge.ops.math.reduce import widened, widened_array
 from ge.ops.nn.spatial import (
     FORMATS,
     WEIGHT_FORMATS,
@@ -55,20 +55,6 @@ def _first(desc: TensorDesc | None, op: NodeView) -> tuple[int, ...]:
     """A shape in the order N, C, space."""
     assert desc is not None
     return tuple(desc.shape[p] for p in channels_first_perm(desc.rank, op.data_format))
-
-
-def _attrs(window: Window) -> dict[str, Any]:
-    return {
-        "strides": list(window.strides),
-        "dilations": list(window.dilations),
-        "pads_begin": list(window.pads_begin),
-        "pads_end": list(window.pads_end),
-    }
-
-
-def _wide(array: np.ndarray | None) -> np.ndarray:
-    assert array is not None
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
 
 
 # -- weight gradients of convolutions --------------------------------------------------------------------------
@@ -126,7 +112,7 @@ class ConvGradWeight(Windowed):
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         order = channels_first_perm(len(op.kernel) + 2, op.data_format)
-        data, slope = (_wide(a).transpose(order) for a in arrays)
+        data, slope = (widened_array(a).transpose(order) for a in arrays)
         n, o, positions = slope.shape[0], slope.shape[1], math.prod(slope.shape[2:])
         views = array_windows(data, _window(op), 0)
         channels = data.shape[1] // op.groups
@@ -141,7 +127,7 @@ class ConvGradWeight(Windowed):
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
         rank = len(inputs[0].shape)
         order = channels_first_perm(rank, op.data_format)
-        attrs = {**_attrs(_window(op)), "groups": op.groups}
+        attrs = {**_window(op).attrs, "groups": op.groups}
         target = outputs[0].permute(weight_perm(rank, op.weight_format))
         return Task("conv_grad_weights", op.name, [v.permute(order) for v in inputs], [target], attrs)
 
@@ -170,7 +156,7 @@ class PoolGrad(Windowed):
 def _pool_task(op: NodeView, kind: str, inputs: Sequence[View], outputs: Sequence[View]) -> Task:
     order = channels_first_perm(len(inputs[0].shape), op.data_format)
     views = [v.permute(order) for v in (*inputs, *outputs)]
-    attrs = {"kind": kind, "kernel": list(op.kernel), **_attrs(_window(op))}
+    attrs = {"kind": kind, "kernel": list(op.kernel), **_window(op).attrs}
     return Task("pool_grad", op.name, views[: len(inputs)], views[len(inputs) :], attrs)
 
 
@@ -266,7 +252,7 @@ def _looked_up(builder: Any, op: NodeView, gradient: Any, x: Any) -> Any:
     if first:
         gradient, x = (builder.op("Transpose", v, perm=list(order)) for v in (gradient, x))
     shape = [op.inputs[1].shape[p] for p in (order if first else range(rank))]
-    window = {"kernel": list(op.kernel), "data_format": FORMATS[1], **_attrs(_window(op))}
+    window = {"kernel": list(op.kernel), "data_format": FORMATS[1], **_window(op).attrs}
     plane = builder.op("Cast", builder.op("MaxPoolIndices", x, **window)[1], to="int32")
     y = builder.op("WindowSum", gradient, plane, shape=shape, **window)
     return builder.op("Transpose", y, perm=list(channels_first_perm(rank, FORMATS[1]))) if first else y
@@ -291,7 +277,7 @@ class MaxPoolGrad(PoolGrad):
         if builder.target is not None and builder.target.kind == "cuda":
             return _looked_up(builder, op, gradient, x)
         shape, last = op.inputs[1].shape, op.data_format == FORMATS[1]  # type: ignore[union-attr]
-        attrs = {"kernel": list(op.kernel), "data_format": op.data_format, **_attrs(_window(op))}
+        attrs = {"kernel": list(op.kernel), "data_format": op.data_format, **_window(op).attrs}
         _, plane = builder.op("MaxPoolIndices", x, **attrs)
         data, taken = _first(op.inputs[1], op), _first(op.inputs[0], op)
         rows = [math.prod(taken[2:]), math.prod(data[2:])]
@@ -308,7 +294,7 @@ class MaxPoolGrad(PoolGrad):
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
         order = channels_first_perm(len(op.kernel) + 2, op.data_format)
-        slope, data = (_wide(a).transpose(order) for a in arrays)
+        slope, data = (widened_array(a).transpose(order) for a in arrays)
         views = array_windows(data, _window(op), -np.inf)
         flat = views.reshape(*slope.shape, math.prod(op.kernel))
         chosen = np.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]
@@ -342,7 +328,7 @@ class AvgPoolGrad(PoolGrad):
         shares = (1 / counts).transpose(channels_last_perm(counts.ndim, op.data_format))
         weighted = builder.op("Mul", gradient, builder.constant(shares.astype(numpy_dtype(dtype))))
         channels = _first(TensorDesc(tuple(op.shape), dtype), op)[1]
-        window = _attrs(_window(op))
+        window = _window(op).attrs
         del window["pads_end"]
         return builder.op(
             "ConvTranspose",
@@ -357,7 +343,7 @@ class AvgPoolGrad(PoolGrad):
 
     @staticmethod
     def evaluate(op: NodeView, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        slope = _wide(arrays[0]).transpose(channels_first_perm(len(op.kernel) + 2, op.data_format))
+        slope = widened_array(arrays[0]).transpose(channels_first_perm(len(op.kernel) + 2, op.data_format))
         inside = _inside(op)
         axes = tuple(range(-len(op.kernel), 0))
         shares = inside / inside.sum(axes, keepdims=True) * slope.reshape(*slope.shape, *(1,) * len(axes))
@@ -405,7 +391,7 @@ def _by_weight(n: Node, sizes: Sequence[int], groups: int) -> Any:
         groups=groups,
         data_format=form,
         weight_format="IO",
-        **_attrs(window),
+        **window.attrs,
     )
 
 
@@ -423,7 +409,7 @@ def _max_pool_gradient(n: Node) -> Results:
         n.inputs[0],
         kernel=list(window.kernel),
         data_format=form,
-        **_attrs(window),
+        **window.attrs,
     )
 
 
@@ -433,7 +419,7 @@ def _avg_pool_gradient(n: Node) -> Results:
     form, axes = tf_format(n, len(shape))
     kernel = [list(n.attr("ksize", []))[a] for a in axes]
     window = tf_window(n, kernel, [shape[a] for a in axes], axes)
-    return n.op("AvgPoolGrad", n.inputs[1], kernel=kernel, shape=shape, data_format=form, **_attrs(window))
+    return n.op("AvgPoolGrad", n.inputs[1], kernel=kernel, shape=shape, data_format=form, **window.attrs)
 
 
 @plugin(tensorflow="MaxPoolGradWithArgmax")

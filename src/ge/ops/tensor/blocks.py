@@ -13,7 +13,7 @@ from ge.ops.tensor.movement import Movement, concatenated
 
 
 class Blocks(Rows):
-    """Each image by itself; transposed channels-last data is worked on as it was."""
+    """Images are independent; transposed channels-last data is processed in its original order."""
 
     def reorder(self, op: NodeView, order: Order) -> Reordered | None:
         last = tuple(order.perm) == (0, len(order.perm) - 1, *range(1, len(order.perm) - 1))

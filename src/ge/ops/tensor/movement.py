@@ -267,7 +267,7 @@ class SliceViews(Views):
 
 @register
 class Slice(Movement):
-    """A box of x: elements starts, starts + steps, … before ends, an entry an axis.
+    """A box of x: elements starts, starts + steps, … before ends, one entry per axis.
 
     Starts are not negative; with a negative step, an end of -1 includes element 0.
     """

@@ -603,7 +603,7 @@ def _nth_element(n: Node) -> Results:
 
 @plugin(tensorflow="ApproxTopK")
 def _approximate_top_k(n: Node) -> Results:
-    """Found exactly, which is within any recall asked for."""
+    """The exact elements, which satisfy any requested recall."""
     if not n.attr("aggregate_to_topk", True):
         raise Unsupported("ApproxTopK without the final selection", "set aggregate_to_topk")
     axis, largest = int(n.attr("reduction_dimension", -1)), bool(n.attr("is_max_k", True))

@@ -44,7 +44,7 @@ def _tf_idf(n: Node) -> Results:
 
 
 def _pool(n: Node) -> list[np.ndarray]:
-    """The n-grams of the pool as matrices, one a length; those of lengths not asked for match nothing."""
+    """The n-grams of the pool as matrices, one per length; those of other lengths match nothing."""
     pool = np.asarray(n.attr("pool_int64s"), np.int64)
     starts = [*n.attr("ngram_counts"), len(pool)]
     spans = enumerate(itertools.pairwise(starts), 1)

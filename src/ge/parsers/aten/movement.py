@@ -15,9 +15,9 @@ from ge.ops.tensor.movement import box
 MAX_POSITIONS = 1 << 20  # of a table of positions kept as a constant
 
 
-def axis_of(n: AtenNode, name: str = "dim", default: int = 0, extra: int = 0) -> int:
+def axis_of(n: AtenNode, name: str = "dim", default: int = 0) -> int:
     """An axis counted from the front."""
-    rank = desc_of(n.arg("self")).rank + extra
+    rank = desc_of(n.arg("self")).rank
     return int(n.arg(name, default)) % max(rank, 1)
 
 

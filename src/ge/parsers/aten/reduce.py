@@ -14,10 +14,10 @@ from ge.ops.plugins import Unsupported
 from ge.parsers.aten.movement import axis_of
 
 
-def axes_of(n: AtenNode, name: str = "dim") -> list[int]:
+def axes_of(n: AtenNode) -> list[int]:
     """The axes that are reduced: all when none are named."""
     rank = desc_of(n.arg("self")).rank
-    given = n.arg(name)
+    given = n.arg("dim")
     if given is None or (isinstance(given, (list, tuple)) and not given):
         return list(range(rank))
     given = [given] if isinstance(given, int) else given

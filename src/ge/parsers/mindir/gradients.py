@@ -17,9 +17,9 @@ def _number(n: MsNode, value: float, like: Any) -> Any:
     return n.cast(value, desc_of(like).dtype)
 
 
-def _where(n: MsNode, condition: Any, value: Any, otherwise: float = 0.0) -> Any:
-    other = n.spread(_number(n, otherwise, value), desc_of(value).shape)
-    return n.op("Select", condition, value, other)
+def _where(n: MsNode, condition: Any, value: Any) -> Any:
+    zeros = n.spread(_number(n, 0, value), desc_of(value).shape)
+    return n.op("Select", condition, value, zeros)
 
 
 as_aten(

@@ -321,7 +321,7 @@ def _real(n: Node, value: Any) -> Any:
 
 
 def _spread(n: Node, scale: Any, axis: int, block: int) -> Any:
-    """A scale (one, one an element of an axis, one a block along it), to broadcast with the first input."""
+    """A scale (one number, or one per element or block of an axis), to broadcast with the first input."""
     scale, shape = _real(n, scale), n.desc().shape
     given, rank = desc_of(scale).shape, len(shape)
     if desc_of(scale).size == 1:

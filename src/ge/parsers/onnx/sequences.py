@@ -10,10 +10,10 @@ from ge.ir.values import desc_of
 from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
 
-def _items(n: Node, index: int = 0) -> tuple[Any, ...]:
-    value = n.inputs[index]
+def _items(n: Node) -> tuple[Any, ...]:
+    value = n.inputs[0]
     if not isinstance(value, Sequence_):
-        raise Unsupported(f"input {index} of {n.type} is not a sequence")
+        raise Unsupported(f"input 0 of {n.type} is not a sequence")
     return value.items
 
 

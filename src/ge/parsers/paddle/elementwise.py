@@ -356,7 +356,7 @@ def _isclose(n: PaddleNode) -> Any:
 
 
 def _of_broadcast(n: PaddleNode, gradients: list[Any]) -> list[Any]:
-    """Gradients by two operands, each summed to the shape of its operand, where it is asked for."""
+    """Gradients by two operands, each summed to the shape of its operand, if it is requested."""
     return [n.sum_to(g(), n.desc(i)) if n.is_wanted(i) else None for i, g in enumerate(gradients)]
 
 

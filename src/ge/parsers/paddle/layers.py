@@ -354,7 +354,7 @@ def _interpolate(n: PaddleNode) -> Any:
 
 @paddle("batch_norm")
 def _batch_norm(n: PaddleNode) -> Any:
-    """y, running mean and variance, mean and inverse deviation of the batch, and a reserve that nobody reads."""
+    """y, running mean and variance, mean and inverse deviation of the batch, and a reserve that is never read."""
     x, mean, variance, scale, bias = n.inputs[:5]
     desc, axis = n.like(), n.like().rank - 1 if _is_last(n) else 1
     epsilon, channels = float(n.attr("epsilon")), desc.shape[axis]

@@ -1,6 +1,6 @@
 """Sparse row gradients: tf.unique and segment sums, as optimizers use them to sum updates of the same row.
 
-How many distinct rows there are is known only at run time. The sums get a slot for every row asked for, of which the
+How many distinct rows there are is known only at run time. The sums get a slot for every requested row, of which the
 first so many are used; when a table is written, every row asked for is written, equal ones with equal values.
 1. Only uses that cannot tell the difference are taken: the distinct rows must be read by gathers, row updates and their
    own number, that number by the segment sums, and the sums by elementwise operators that end in row updates.
@@ -164,7 +164,7 @@ def _again(c: Context, changed: dict[int, ir.Value]) -> Outputs:
 
 
 def _of_rows(c: Context, index: int, found: Distinct) -> ir.Value:
-    """What slots hold, for every row asked for."""
+    """What slots hold, for every requested row."""
     return c.builder.op("Gather", c.tensor(index), found.slots, axis=0)
 
 

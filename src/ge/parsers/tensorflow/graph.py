@@ -202,7 +202,7 @@ def _check_refs(body: Body) -> None:
 
 
 class Library:
-    """A model's functions by name; their bodies are resolved when first asked for."""
+    """A model's functions by name; their bodies are resolved on first use."""
 
     def __init__(
         self,

@@ -85,10 +85,10 @@ class ListValue(Opaque):
             return _stack(b, [known[i] for i in range(self.count)])
         whole = self._resized_base(b, shape)
         for index, item in self.writes:
-            spot = b.op("Reshape", _as_int64(b, index), shape=(1, 1))
+            spot = b.op("Reshape", b.cast(index, "int64"), shape=(1, 1))
             whole = b.op("ScatterNd", whole, spot, b.op("Reshape", item, shape=(1, *self.shape())))
         for index, item in self.adds:
-            spot = b.op("Reshape", _as_int64(b, index), shape=(1, 1))
+            spot = b.op("Reshape", b.cast(index, "int64"), shape=(1, 1))
             row = b.op("Reshape", item, shape=(1, *self.shape()))
             whole = b.op("ScatterNd", whole, spot, row, reduction="add")
         return whole
@@ -185,7 +185,7 @@ class Pushed(ListValue):
         shape = desc_of(item).shape
         if self.items or (self.element is not None and shape != self.element):
             raise Unsupported(
-                "a loop makes a list longer by several items a step, or by items of other shapes"
+                "a loop makes a list longer by several items in a step, or by items of other shapes"
             )
         return replace(self, element=shape, items=(item,))
 
@@ -266,10 +266,6 @@ def _stack(b: GraphBuilder, items: list[ir.Value]) -> ir.Value:
     return rows[0] if len(rows) == 1 else b.op("Concat", *rows, axis=0)
 
 
-def _as_int64(b: GraphBuilder, value: ir.Value) -> ir.Value:
-    return value if desc_of(value).dtype == "int64" else b.op("Cast", value, to="int64")
-
-
 def _checked_count(count: int) -> int:
     if not 0 <= count <= MAX_COUNT:
         raise Unsupported(f"a list of {count} tensors is out of range")
@@ -333,7 +329,7 @@ def _scattered(b: GraphBuilder, items: ListValue, indices: ir.Value, value: ir.V
     ):
         return replace(_from_tensor(value), gradient=items.gradient)
     known = items.reshaped(desc.shape[1:])
-    spots = b.op("Reshape", _as_int64(b, indices), shape=(desc.shape[0], 1))
+    spots = b.op("Reshape", b.cast(indices, "int64"), shape=(desc.shape[0], 1))
     reduction = "add" if items.gradient else "none"
     whole = b.op("ScatterNd", known.buffer(b), spots, value, reduction=reduction)
     return replace(known, base=whole, writes=(), adds=(), repeated=None)

@@ -187,7 +187,6 @@ def parse_graph(
     variables: Mapping[str, VariableSpec] | None = None,
     updates: bool = False,
     effects: Sequence[str] = (),
-    name: str = "graph",
 ) -> Parsed:
     """The GE graph of a GraphDef (with its function library) whose every input is given.
 
@@ -196,7 +195,7 @@ def parse_graph(
     variables may be written; their new values become further outputs. `effects` are nodes that must run for
     what they write.
     """
-    return _convert(_request(graph, inputs, outputs, constants, variables, updates, effects, name))
+    return _convert(_request(graph, inputs, outputs, constants, variables, updates, effects, "graph"))
 
 
 @dataclass(frozen=True)
@@ -298,7 +297,7 @@ def bodies_of(source: ModelFile) -> tuple[Library, Body]:
 
 
 def signature_of(source: ModelFile, name: str | None) -> Signature | None:
-    """The signature asked for, the default one, or the only one with outputs; None when the file has none."""
+    """The requested signature, the default one, or the only one with outputs; None when the file has none."""
     if not source.signatures:
         if name is not None:
             raise GeError(
@@ -322,7 +321,7 @@ def signature_of(source: ModelFile, name: str | None) -> Signature | None:
 
 
 def outputs_of(body: Body, signature: Signature | None, out_nodes: Sequence[str]) -> dict[str, Ref]:
-    """The outputs asked for, those of a signature, or the ends of the graph."""
+    """The requested outputs, those of a signature, or the ends of the graph."""
     if out_nodes:
         return {text: _known(body, text) for text in out_nodes}
     if signature is not None:

@@ -183,7 +183,7 @@ def _gather_of_a_range(r: Rewriter, node: ir.Node) -> ir.Value | None:
 
 
 def _unneeded_broadcast(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Remove the broadcast of an operand if the operator that reads it broadcasts by itself."""
+    """Remove the broadcast of an operand if its reader broadcasts."""
     target = desc_of(node.outputs[0]).shape
     values: list[ir.Value | None] = []
     for value in node.inputs:

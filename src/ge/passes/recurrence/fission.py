@@ -272,10 +272,10 @@ class _Scan:
 
     def _total(self, state: ir.Value, parts: list[_Sum]) -> _Sum:
         def make(lifter: Lifter) -> ir.Value:
-            total = self._cast(self.outer[state], widened(desc_of(state).dtype))
+            total = self.r.cast(self.outer[state], widened(desc_of(state).dtype))
             for part in parts:
                 total = self.r.op("Add", part.make(lifter), total)
-            return self._cast(total, desc_of(state).dtype)
+            return self.r.cast(total, desc_of(state).dtype)
 
         return _joined(make, parts)
 
@@ -304,11 +304,8 @@ class _Scan:
             return self._sum_of_values(value)
         return _joined(lambda lifter: self.r.op_like(node, [p.make(lifter) for p in found]), found)
 
-    def _cast(self, value: ir.Value, dtype: str) -> ir.Value:
-        return value if desc_of(value).dtype == dtype else self.r.op("Cast", value, to=dtype)
-
     def _wide(self, value: ir.Value) -> ir.Value:
-        return self._cast(value, widened(desc_of(value).dtype))
+        return self.r.cast(value, widened(desc_of(value).dtype))
 
     def _sum_of_values(self, value: ir.Value) -> _Sum:
         def make(lifter: Lifter) -> ir.Value:

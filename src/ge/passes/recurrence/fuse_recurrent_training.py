@@ -356,11 +356,11 @@ class _Emitter:
             else:
                 return None
         sums = [_total(r, v) for v in (rows, last, [back.loop.given(back.dc)])]
-        return [None if v is None else _fitting(r, v, dtype) for v in sums]
+        return [None if v is None else r.cast(v, dtype) for v in sums]
 
     def _replace(self, r: Rewriter, result: ir.Value, made: ir.Value) -> None:
         desc = desc_of(result)
-        made = _fitting(r, made, desc.dtype)
+        made = r.cast(made, desc.dtype)
         self.replaced[result] = made if desc_of(made) == desc else r.op("Reshape", made, shape=desc.shape)
 
 
@@ -373,11 +373,7 @@ def _outside(loop: ScanLoop, r: Rewriter, value: ir.Value) -> ir.Value | None:
 
 
 def _wide(r: Rewriter, value: ir.Value) -> ir.Value:
-    return _fitting(r, value, widened(desc_of(value).dtype))
-
-
-def _fitting(r: Rewriter, value: ir.Value, dtype: str) -> ir.Value:
-    return value if desc_of(value).dtype == dtype else r.op("Cast", value, to=dtype)
+    return r.cast(value, widened(desc_of(value).dtype))
 
 
 def _total(r: Rewriter, values: Sequence[ir.Value | None]) -> ir.Value | None:

@@ -13,8 +13,8 @@ from ge.parsers.tensorflow.tensor import storage_dtype
 __all__: list[str] = []
 
 
-def _kind(n: HostNode, name: str, default: str = "int32") -> np.dtype:
-    return storage_dtype(str(n.attr(name, default)))
+def _kind(n: HostNode, name: str) -> np.dtype:
+    return storage_dtype(str(n.attr(name, "int32")))
 
 
 def _numbers(array: np.ndarray) -> list[int]:

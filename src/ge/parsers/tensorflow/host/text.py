@@ -229,7 +229,7 @@ def _unicode(n: HostNode, x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 @host("DecodeBase64", "EncodeBase64")
 def _base64(n: HostNode, x: np.ndarray) -> np.ndarray:
-    """The alphabet of URLs, padded where asked for."""
+    """The alphabet of URLs, padded if requested."""
     if n.op == "DecodeBase64":
         return each(lambda s: base64.urlsafe_b64decode(s + b"=" * (-len(s) % 4)), x)
     pad = bool(n.attr("pad", False))
