@@ -209,3 +209,26 @@ def test_constants_beside_a_loop_are_no_conditions(constant: np.ndarray) -> None
     y, z = ge.compile(net, CompileOptions(target="sm_90")).run([x])
     np.testing.assert_array_equal(y, -x)
     np.testing.assert_array_equal(z, constant)
+
+
+def test_residual_streams_in_mixed_precision() -> None:
+    """Products whose results stay float32 are the library's; what it cannot add to them is a kernel."""
+    node, kind = helper.make_node, onnx.TensorProto.FLOAT
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["p"]),
+        node("Add", ["p", "x"], ["stream"]),
+        node("LayerNormalization", ["stream", "s"], ["n"]),
+        node("Gemm", ["n", "v", "b"], ["q"]),
+        node("Add", ["q", "stream"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    shapes = {"w": (32, 32), "v": (32, 32), "b": (32,), "s": (32,)}
+    constants = [(n, (rng.standard_normal(s) / 6).astype(np.float32)) for n, s in shapes.items()]
+    net = model_of(nodes, [("x", kind, [16, 32])], [("y", kind, [16, 32])], constants)
+    options = CompileOptions(target="sm_90", precision_mode=ge.PrecisionMode.MIX_BF16)
+    model = ge.compile(net, options)
+    assert [t.kind for t in model.plan.tasks].count("matmul") == 2
+    x = rng.standard_normal((16, 32), np.float32)
+    (want,) = ge.compile(net).run([x])
+    (got,) = model.run([x])
+    assert np.abs(got - want).max() < 1e-2 * np.abs(want).max()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
+from ge.engines import placement_of
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
@@ -14,7 +18,7 @@ from ge.ops.traits import Epilogue, Result
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
 from ge.passes.precision.rounding import layout_of, round_weights, typical_means
-from ge.passes.rewrite import Rewriter, attrs_of, replace_node
+from ge.passes.rewrite import Rewriter, attrs_of, remove_dead, replace_node
 from ge.target import Target
 
 __all__ = ["MODES", "LowerPrecision", "Mode", "feeding_products", "mode_of"]
@@ -52,6 +56,8 @@ class LowerPrecision(Pass):
        that is the model's output or that no other product depends on (a gradient that feeds a weight update; the
        weights themselves are float32 inputs and outputs). Vector kernels compute in float32; `store_narrow` decides how
        values are stored between them.
+       The bias and the sums of a product whose result keeps float32 are nodes of their own if the target has no
+       primitive with both.
     4. If the machine's primitives lack the narrow type, modes that allow it change nothing, and modes that force it are
        emulated (see `widen_unsupported`); either way the graph carries a note.
     5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
@@ -154,12 +160,29 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
     for index, value in enumerate(node.inputs):
         keep = value is None or index in precision.keeps or (index > 2 and wide_result)
         inputs.append(value if keep else _narrowed(r, node, index, mode.dtype))
-    changes = {"output_dtype": _WIDE} if wide_result else {}
-    made = r.op_like(node, inputs, **changes)
+    made = _with_wide_result(r, node, inputs) if wide_result else r.op_like(node, inputs)
     results = list(made) if isinstance(made, tuple) else [made]
     replace_node(
         graph, node, [v if desc_of(v).dtype == _WIDE else r.op("Cast", v, to=_WIDE) for v in results]
     )
+
+
+def _with_wide_result(r: Rewriter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> Any:
+    """A product of narrow operands with a float32 result."""
+    made = r.op_like(node, inputs, output_dtype=_WIDE)
+    added = [v for v in inputs[_BIAS:] if v is not None]
+    sums = lookup(node.op_type).takes_epilogues and set(attrs_of(node)["post_ops"]) <= {_ADDITION.form}
+    if not added or not sums or _is_primitive(made, r.options):
+        return made
+    plain = r.op_like(node, inputs[:_BIAS], output_dtype=_WIDE, post_ops=())
+    separate = _is_primitive(plain, r.options)
+    remove_dead(r.graph, [v.producer() for v in ([made] if separate else [plain])])
+    return functools.reduce(lambda y, v: r.op("Add", y, r.cast(v, _WIDE)), added, plain) if separate else made
+
+
+def _is_primitive(value: ir.Value, options: CompileOptions) -> bool:
+    node = value.producer()
+    return node is not None and placement_of(node, options.target)[0] is Engine.AI_CORE
 
 
 def _narrowed(r: Rewriter, node: ir.Node, index: int, dtype: str) -> ir.Value:

@@ -1622,7 +1622,7 @@ inline Value sinh(const Value& x) {
   return detail::add("Sinh", {x}, detail::Attributes(), 1)[0];
 }
 
-// A box of x: elements starts, starts + steps, … before ends, an entry an axis.
+// A box of x: elements starts, starts + steps, … before ends, one entry per axis.
 struct SliceAttributes {
   std::vector<std::int64_t> starts;
   std::vector<std::int64_t> ends;
