@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ge.ops.builder import GraphBuilder
 from tests.support.small_graphs import compiled, kinds
@@ -88,6 +89,31 @@ def test_queries_that_see_no_key_give_zeros(kind: str, queries: int, dtype: torc
     for ours, theirs in zip((found[:, :, 1:], *gradients), (expected[:, :, 1:], *wanted), strict=True):
         tolerance = {torch.float32: 1e-4, torch.float64: 1e-9}.get(dtype, 4e-2)
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=["heads", "grouped heads"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_keys_below_the_smallest_number_share_gradients(heads: tuple[int, int], dtype: torch.dtype) -> None:
+    """Language models add the smallest number to hidden keys; a row of only such keys attends to each equally.
+
+    PyTorch's fused CPU kernel multiplies the gradients of such a row by the number of keys; its decomposition does not.
+    """
+    torch.manual_seed(0)
+    shapes = ((2, heads[0], 3, 8), (2, heads[1], 7, 8), (2, heads[1], 7, 8))
+    leaves = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    hidden = torch.rand(3, 7) < 0.4
+    hidden[0] = True
+    mask = torch.zeros(3, 7, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
+
+    def attend(*qkv: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*qkv, attn_mask=mask, enable_gqa=heads[0] != heads[1])
+
+    with sdpa_kernel(SDPBackend.MATH):
+        expected = attend(*leaves)
+        wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    found = torch.compile(attend, backend="npu", dynamic=False)(*leaves)
+    gradients = torch.autograd.grad(found.square().sum(), leaves)
+    torch.testing.assert_close((found, *gradients), (expected, *wanted), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("weights", [False, True], ids=["fused", "with weights"])
