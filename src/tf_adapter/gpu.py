@@ -1,12 +1,14 @@
 """Functions on a GPU (NPU_DEVICE=cuda): programs over the GPU's memory, in which variables and results stay.
 
 Tensors have memory of the host as well, which is filled when somebody reads it: a host kernel, a checkpoint, eager
-code. `copies()` counts both ways.
+code. `copies()` counts both ways. Operators without a GPU kernel run on the host between a program's graphs;
+`hosted()` counts them.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +19,19 @@ from ge.model.model import Model
 from npu_runtime import TaskError
 from npu_runtime import tensorflow as native
 
-__all__ = ["Runner", "copies", "program_of"]
+__all__ = ["Runner", "copies", "hosted", "program_of"]
+
+_hosted: Counter[str] = Counter()
 
 
 def copies() -> dict[str, int]:
     """Copies between the host and GPUs since the process began: how often, and how many bytes."""
     return native.gpu_copies()
+
+
+def hosted() -> dict[str, int]:
+    """How often programs of GPUs ran operators on the host since the process began, by operator."""
+    return dict(_hosted)
 
 
 def program_of(model: Model) -> Any:
@@ -48,11 +57,14 @@ class Runner:
     """A GPU's program as plans call it."""
 
     def __init__(self, model: Model) -> None:
+        from ge.model.cuda.host import runs_on_host
+
         _introduce()
         self.model, self.name = model, model.name
         # The runtime reads both (native/python/tensorflow.cc).
         self.input_bytes = [p.desc.nbytes for p in model.inputs]
         self.output_bytes = [p.desc.nbytes for p in model.outputs]
+        self._on_host = [str(t.attrs.get("op", t.kind)) for t in model.plan.tasks if runs_on_host(t)]
 
     def __call__(
         self, device: int, inputs: Sequence[int], outputs: Sequence[int]
@@ -64,4 +76,5 @@ class Runner:
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
         except OutOfMemoryError as error:
             raise tf.errors.ResourceExhaustedError(None, None, str(error)) from error
+        _hosted.update(self._on_host)
         return [(index, list(shape)) for index, shape in shapes.items()]

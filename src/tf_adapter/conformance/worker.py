@@ -161,12 +161,15 @@ def _on_device(run: Callable[[], Any]) -> Ran:
     import tensorflow as tf
 
     from npu_runtime import tensorflow as native
+    from tf_adapter import gpu
 
     native.take_counts()
+    before = gpu.hosted()
     with tf.device("/NPU:0"):
         found = _flat(run())
     counts = {name: calls for name, calls in native.take_counts().items() if name not in _BESIDES}
     hosted = [name for name, (_, host) in counts.items() if host]
+    hosted += [name for name, runs in gpu.hosted().items() if runs > before.get(name, 0)]
     placed = any(npu for npu, _ in counts.values())
     return found, "npu" if placed and not hosted else "host", ", ".join(hosted)
 
