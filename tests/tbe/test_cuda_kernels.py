@@ -112,6 +112,17 @@ def test_transposes_through_shared_memory(shape, dtype) -> None:
     check([x], [turned + turned], {x: data_for(x)})
 
 
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 14), ("float64", 8)])
+def test_more_transposes_than_shared_memory_holds(dtype, count) -> None:
+    turned = [tbe.placeholder((35, 40), dtype) for _ in range(count)]
+    straight = [tbe.placeholder((40, 35), dtype) for _ in range(count)]
+    total = straight[0] + tbe.transpose(turned[0], (1, 0))
+    for x, y in zip(straight[1:], turned[1:], strict=True):
+        total = total + x + tbe.transpose(y, (1, 0))
+    inputs = [*straight, *turned]
+    check(inputs, [total], {x: data_for(x, n) for n, x in enumerate(inputs)})
+
+
 def test_transposes_of_channels() -> None:
     x = tbe.placeholder((2, 5, 6, 40), "float16")
     check([x], [tbe.transpose(x, (0, 3, 1, 2))], {x: data_for(x)})

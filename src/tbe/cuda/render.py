@@ -429,10 +429,12 @@ class _ThreadWriter(Elements):
             self._bind(var, value)
         row, column = (b.convert("zext", x, "i64") for x in self._divided(thread, TILE))
         first_lane, first_tile = self._times(lane_number, TILE), self._times(tile_number, TILE)
-        moved = [n for n in loads_of(nest) if self._is_tiled(n)]
-        slots = {}
+        moved, slots = [], {}
         pitch = TILE + 1
-        for node in moved:
+        for node in filter(self._is_tiled, loads_of(nest)):
+            if self.shared_bytes + TILE * pitch * DTYPES[node.dtype].size > _SHARED_LIMIT:
+                break  # the others are read where they are needed
+            moved.append(node)
             elem = self._memory(node.dtype)
             slots[node.uid] = self._reserve(Value("%", elem, 1), TILE * pitch)
 
