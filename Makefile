@@ -163,10 +163,13 @@ test-x86: $(VENV)/.project ## Answers on five older x86 processors, under qemu
 test-hosts: $(VENV)/.mpi $(VENV_TF215)/.project ## Training over two hosts (network namespaces; needs root), one of which fails
 	$(BIN)/python -m pytest -m exhaustive tests/hosts
 
-test-cuda: ## On a machine with a GPU: models against the CPU, ONNX's node tests, the networks (parts of under ten minutes)
+test-cuda: ## On a machine with a GPU: models against the CPU, every door's operators, the networks (parts of under ten minutes)
 	python3 -m pytest tests/cuda tests/native/test_cuda_driver.py
 	NPU_DEVICE=cuda python3 -m ge.conformance onnx --kinds node --jobs $(JOBS)
+	NPU_DEVICE=cuda python3 -m tf_adapter.conformance --quick --modes function --jobs $(JOBS) --least 250
+	NPU_DEVICE=cuda python3 -m torchair.conformance --dtypes float32,bfloat16 --samples 2 --every 12
 	python3 -m benchmarks.cuda --alone
+	python3 -m benchmarks.cuda_keras
 
 sanitize: $(VENV)/.project ## Run the runtime's tests under address, undefined-behaviour and thread sanitizers
 	$(BIN)/python -m tests.sanitize address,undefined

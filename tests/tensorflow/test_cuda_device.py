@@ -140,3 +140,10 @@ def test_failures_are_tensorflows_errors() -> None:
             grow(tf.constant(1.0))
     finally:
         cuda.set_memory_limit(0, 0)
+
+
+def test_operators_without_a_kernel_for_gpus_are_counted() -> None:
+    x = tf.constant(np.array([3.0, 1.0, 2.0], np.float32))
+    before = gpu.hosted().get("topk", 0)
+    np.testing.assert_array_equal(tf.function(lambda x: tf.math.top_k(x * 2.0, 2))(x).values, [6.0, 4.0])
+    assert gpu.hosted()["topk"] == before + 1
