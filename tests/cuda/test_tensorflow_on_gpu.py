@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cuda.test_on_gpu import pytestmark  # noqa: F401
+from tests.cuda.test_on_gpu import _architecture
 
+if not _architecture():
+    pytest.skip("this machine has no GPU", allow_module_level=True)
 pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 from tests.tensorflow.conftest import npu_is_default  # noqa: F401
