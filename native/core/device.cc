@@ -30,6 +30,8 @@ constexpr int kMaxDevices = kMostPools;
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 std::size_t block_size(std::size_t bytes) {
+  constexpr std::size_t kMost = ~(SIZE_MAX / 2);  // more than any device has; further sizes would wrap around
+  if (bytes > kMost) return kMost;
   return round_up(std::max<std::size_t>(bytes, 1), bytes >= kHugePage ? kPage : kLine);
 }
 

@@ -50,6 +50,16 @@ npu_status status_of(Body body) {
   return NPU_OK;
 }
 
+template <class Body>
+bool refused(Body body) {
+  try {
+    body();
+  } catch (const std::exception&) {
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,6 +88,10 @@ int main(int argc, char** argv) {
   expect(status_of([&] { wrong.compile(); }) == 10501, "an unknown operator is told by its code");
   expect(status_of([] { tf_adapter::compile("missing.onnx"); }) == 10021,
          "a missing file is told by its code");
+  expect(refused([&] { graph.input("x", {2}); }), "a name is given once");
+  expect(refused([&] { tf_adapter::Tensor(NPU_FLOAT32, {-1, 4}); }), "a negative dimension is refused");
+  const std::int64_t huge = std::int64_t{1} << 40;
+  expect(refused([&] { tf_adapter::Tensor(NPU_FLOAT32, {huge, huge}); }), "a size that wraps is refused");
   setenv("NPU_PYTHON", "/nonexistent/python", 1);
   expect(status_of([&] { graph.compile(); }) == NPU_NO_COMPILER, "a missing compiler is told");
   return 0;

@@ -77,6 +77,9 @@ void misuse(tf_adapter::Model& model, std::vector<tf_adapter::Tensor>& inputs) {
   other.emplace_back(NPU_INT32, inputs[0].dims());
   expect(status_of([&] { model(other); }) == NPU_INVALID_ARGUMENT, "inputs of another type are told");
   expect(tf_adapter::Buffer(100).bytes().size() == 100, "a buffer has its size");
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 100, SIZE_MAX / 2}) {
+    expect(status_of([&] { tf_adapter::Buffer{bytes}; }) == NPU_OUT_OF_MEMORY, "no device has such a buffer");
+  }
 }
 
 }  // namespace

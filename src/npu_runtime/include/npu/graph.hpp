@@ -19,6 +19,8 @@
 #include <initializer_list>
 #include <npu/npu.hpp>
 #include <optional>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -182,6 +184,7 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   Value input(const std::string& name, const Dims& dims, npu_dtype dtype = NPU_FLOAT32) {
+    take(name);
     body_.message(11, detail::port(name, dtype, dims));
     return {this, name};
   }
@@ -204,6 +207,7 @@ class Graph {
   }
 
   void output(const Value& value, const std::string& name) {
+    take(name);
     const Value named = add("Identity", {value}, {}, 1, name)[0];
     detail::Message port;
     port.bytes(1, named.name());
@@ -266,9 +270,16 @@ class Graph {
 
  private:
   std::string fresh(const std::string& stem) { return stem + "_" + std::to_string(count_++); }
+  // Inputs and outputs share one set of names.
+  void take(const std::string& name) {
+    if (!names_.insert(name).second) {
+      throw std::invalid_argument("graph " + name_ + " already has an input or output '" + name + "'");
+    }
+  }
 
   std::string name_;
   detail::Message body_;
+  std::set<std::string> names_;
   std::size_t count_ = 0;
 };
 

@@ -112,7 +112,12 @@ class Tensor {
   };
   static std::size_t count(const Dims& dims) {
     std::size_t product = 1;
-    for (const std::int64_t dim : dims) product *= static_cast<std::size_t>(dim);
+    for (const std::int64_t dim : dims) {
+      if (dim < 0) throw std::invalid_argument("a tensor's dimension is negative");
+      // The bytes of the widest elements must be countable too.
+      if (dim && product > SIZE_MAX / 16 / static_cast<std::size_t>(dim)) throw std::bad_array_new_length();
+      product *= static_cast<std::size_t>(dim);
+    }
     return product;
   }
   static std::unique_ptr<std::byte[], Release> allocate(std::size_t bytes) {
