@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ge.errors import GeError
 from ge.ops.builder import GraphBuilder
+from ge.ops.image.resize import resize_gradient
 from ge.ops.interpret import interpret
 from tests.ops.op_support import check, folded, graph_of
 
@@ -149,6 +150,32 @@ def test_resize_gives_what_torch_gives(mode: str) -> None:
     wanted = F.interpolate(torch.from_numpy(x), size=(5, 13), mode=names[mode]).numpy()
     rounding = "round_prefer_ceil"
     check("Resize", [x], wanted, axes=[2, 3], sizes=[5, 13], mode=mode, rounding=rounding, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_the_gradient_of_resize_is_that_of_torch(mode: str) -> None:
+    x = torch.from_numpy(real(1, 2, 7, 8)).requires_grad_()
+    names = {"nearest": "nearest-exact", "linear": "bilinear", "cubic": "bicubic"}
+    incoming = real(1, 2, 5, 13)
+    F.interpolate(x, size=(5, 13), mode=names[mode]).backward(torch.from_numpy(incoming))
+    (found,) = interpret(_resize_gradient(mode, incoming.shape), [incoming])
+    assert x.grad is not None
+    np.testing.assert_allclose(found, x.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_nan_in_a_gradient_of_resize_reaches_its_own_pixels_only() -> None:
+    incoming = np.zeros((1, 1, 5, 13), np.float32)
+    incoming[0, 0, 2, 6] = np.nan
+    (found,) = interpret(_resize_gradient("linear", incoming.shape), [incoming])
+    assert 1 <= np.isnan(found).sum() <= 4
+
+
+def _resize_gradient(mode: str, shape: tuple[int, ...]) -> Any:
+    builder = GraphBuilder("gradient")
+    rounding = {"rounding": "round_prefer_ceil"} if mode == "nearest" else {}
+    g = builder.input("g", shape, "float32")
+    builder.output(resize_gradient(builder, g, {2: 7, 3: 8}, mode=mode, **rounding), "dx")
+    return builder.graph
 
 
 EQUATIONS = ["ij,jk->ik", "bij,bjk->bik", "ii->i", "ii", "i,j->ij", "bij->bji", "abc,cd,be->ade", "...i->..."]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ge.ir.types import FLOATS, NUMBERS, TensorDesc, numpy_dtype
-from ge.ir.values import desc_of
+from ge.ir.values import constant_of, desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.base import Attr, Input, NodeView, Operator, Output, fail, register
 from ge.ops.plugins import Node, Results, Unsupported, plugin
@@ -469,6 +469,21 @@ def _matrix_of_taps(taps_: Taps, size: int) -> np.ndarray:
     for tap in range(indices.shape[1]):
         np.add.at(matrix, (np.arange(len(indices)), indices[:, tap]), weights[:, tap])
     return matrix
+
+
+def resize_gradient(builder: Any, gradient: Any, sizes: Mapping[int, int], **resize: Any) -> Any:
+    """The gradient of `Resize` by its input, from the input's sizes by axis and the attributes of the operator.
+
+    1. Along each axis, `Resize` of the unit vectors is the matrix of the interpolation.
+    2. Each position of the input collects what it contributed to; others do not reach it, so that NaN does not spread.
+    """
+    for axis, size in sizes.items():
+        out = desc_of(gradient).shape[axis]
+        unit = builder.constant(np.eye(size, dtype=np.float32))
+        matrix = constant_of(builder.op("Resize", unit, axes=[0], sizes=[out], **resize))
+        assert matrix is not None, "Resize of a constant is a constant"
+        gradient = _weighted(builder, gradient, axis, *_taps_of_matrix(matrix.T), ragged=True)
+    return gradient
 
 
 _GRADIENT_TAPS = {

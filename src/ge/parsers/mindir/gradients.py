@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ge.ir.values import desc_of
+from ge.ops.image.resize import resize_gradient
 from ge.ops.plugins import Unsupported
 from ge.parsers.mindir.layers import REDUCTIONS, channel_axis, one_hot, plain
 from ge.parsers.mindir.node import MsNode, as_aten, primitive
@@ -465,29 +464,9 @@ def _nearest_grad(n: MsNode) -> Any:
     return n.op("ReduceSum", split, axes=[3, 5], keepdims=False)
 
 
-def _linear_matrix(size: int, count: int, corners: bool, half: bool) -> np.ndarray:
-    """Resizing one axis linearly, as a matrix (count, size)."""
-    made = np.zeros((count, size), np.float32)
-    for i in range(count):
-        if corners:
-            place = i * (size - 1) / (count - 1) if count > 1 else 0.0
-        elif half:
-            place = max((i + 0.5) * size / count - 0.5, 0.0)
-        else:
-            place = i * size / count
-        low = min(int(place), size - 1)
-        high = min(low + 1, size - 1)
-        made[i, low] += 1 - (place - low)
-        made[i, high] += place - low
-    return made
-
-
 @primitive("ResizeBilinearGrad", "dy image align_corners=False half_pixel_centers=False")
 def _bilinear_grad(n: MsNode) -> Any:
-    """Two products with the transposed matrices of the resizing."""
-    g, out = n.tensor("dy"), n.out()
     corners, half = (bool(n.setting(k, False)) for k in ("align_corners", "half_pixel_centers"))
-    rows = _linear_matrix(out.shape[2], desc_of(g).shape[2], corners, half)
-    columns = _linear_matrix(out.shape[3], desc_of(g).shape[3], corners, half)
-    wide = n.op("MatMul", g, n.builder.constant(columns))
-    return n.op("MatMul", n.builder.constant(rows.T.copy()), wide)
+    coordinates = "align_corners" if corners else "half_pixel" if half else "asymmetric"
+    sizes = {2: n.out().shape[2], 3: n.out().shape[3]}
+    return resize_gradient(n.builder, n.tensor("dy"), sizes, mode="linear", coordinates=coordinates)

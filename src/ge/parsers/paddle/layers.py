@@ -10,6 +10,7 @@ import numpy as np
 
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
+from ge.ops.image.resize import resize_gradient
 from ge.ops.nn.spatial import Window
 from ge.ops.plugins import Unsupported
 from ge.parsers.paddle.node import PaddleNode, axis_of, paddle
@@ -320,7 +321,6 @@ _MODES = {
 
 @paddle(*_MODES)
 def _interpolate(n: PaddleNode) -> Any:
-    """`align_mode` 1 takes corners of pixels for their places, 0 their centres."""
     if n.inputs[1] is not None or (len(n.inputs) > 3 and n.inputs[3] is not None):
         known = n.maybe_const(1)
         if known is None:
@@ -335,18 +335,30 @@ def _interpolate(n: PaddleNode) -> Any:
     if any(v <= 0 for v in sizes):
         scale = scale * len(space) if len(scale) == 1 else scale
         sizes = [int(d * s) for d, s in zip(space, scale, strict=True)]
-    align = bool(n.attr("align_corners"))
-    mode = _MODES[n.type]
+    axes = list(range(2, 2 + len(space)))
+    return _last(n, n.op("Resize", x, axes=axes, sizes=sizes, **_interpolation(n, n.type)))
+
+
+def _interpolation(n: PaddleNode, type_: str) -> dict[str, Any]:
+    """The attributes of Resize. `align_mode` 1 takes corners of pixels for their places, 0 their centres."""
+    align, mode = bool(n.attr("align_corners")), _MODES[type_]
     if mode == "nearest":
         if align:
             raise Unsupported("nearest_interp with align_corners")
-        coordinates, more = "asymmetric", {"rounding": "floor"}
-    else:
-        centred = n.attr("align_mode", 1) == 0 or mode == "cubic"
-        coordinates = "align_corners" if align else "half_pixel" if centred else "asymmetric"
-        more = {}
-    axes = list(range(2, 2 + len(space)))
-    return _last(n, n.op("Resize", x, axes=axes, sizes=sizes, mode=mode, coordinates=coordinates, **more))
+        return {"mode": mode, "coordinates": "asymmetric", "rounding": "floor"}
+    centred = n.attr("align_mode", 1) == 0 or mode == "cubic"
+    coordinates = "align_corners" if align else "half_pixel" if centred else "asymmetric"
+    return {"mode": mode, "coordinates": coordinates}
+
+
+@paddle(*(f"{name}_grad" for name in _MODES))
+def _interpolate_grad(n: PaddleNode) -> Any:
+    x, g = _first(n, n.inputs[0]), _first(n, n.inputs[-1])
+    sizes = dict(enumerate(desc_of(x).shape[2:], 2))
+    resize = _interpolation(n, n.type.removesuffix("_grad"))
+    wide = n.cast(g, "float32") if desc_of(g).dtype in ("float16", "bfloat16") else g
+    made = resize_gradient(n.builder, wide, sizes, **resize)
+    return _last(n, n.cast(made, desc_of(x).dtype))
 
 
 # -- normalisations ----------------------------------------------------------------------------------------
