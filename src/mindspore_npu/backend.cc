@@ -15,11 +15,13 @@
 #include <vector>
 
 #include "ir/func_graph.h"
+#include "ir/graph_utils.h"
 #include "ir/scalar.h"
 #include "ir/tensor.h"
 #include "ir/tensor_new.h"
 #include "mindspore/ccsrc/include/runtime/pipeline/pipeline.h"
 #include "mindspore/include/custom_backend_api.h"
+#include "utils/trace_base.h"
 
 namespace py = pybind11;
 
@@ -217,7 +219,9 @@ class NpuBackend : public BackendBase {
       names.append(node->cast<ParameterPtr>()->name());
     }
     const auto module = py::module_::import(kModule);
-    const py::object made = module.attr("build")(py::bytes(GetBinaryProtoString(graph, false)), names);
+    const py::cpp_function sources([graph](const std::string& name) { return Sources(graph, name); });
+    const py::object made =
+        module.attr("build")(py::bytes(GetBinaryProtoString(graph, false)), names, sources);
     if (made.is_none()) {
       return nullptr;
     }
@@ -230,6 +234,16 @@ class NpuBackend : public BackendBase {
     }
     compiled->returned = ToReturned(made.attr("returned"));
     return compiled;
+  }
+
+  // The source lines of the node with a name, in this graph or in one that it calls.
+  static std::vector<std::string> Sources(const FuncGraphPtr& graph, const std::string& name) {
+    for (const auto& node : TopoSort(graph->get_return(), SuccDeeperSimple)) {
+      if (node->isa<CNode>() && node->fullname_with_scope() == name) {
+        return trace::GetSourceLineList(node);
+      }
+    }
+    return {};
   }
 
   static void RunCompiled(const Compiled& compiled, const VectorRef& inputs, VectorRef* outputs) {

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ge
 from ge.compiler import compile_graph
-from ge.errors import GeError
+from ge.errors import GeError, UnsupportedOperatorsError
 from ge.faults import absorb
 from ge.options import CompileOptions
 from ge.parsers.mindir.parser import Parsed, parse_model
@@ -107,13 +109,21 @@ def explain() -> str:
     return "\n\n".join(parts) or "no graph was compiled with backend='npu'"
 
 
-def build(data: bytes, names: Sequence[str]) -> Compiled | None:
-    """Compile a graph given as MINDIR; None, with a warning, if MindSpore has to run it."""
+def build(
+    data: bytes, names: Sequence[str], sources: Callable[[str], list[str]] = lambda name: []
+) -> Compiled | None:
+    """Compile a graph given as MINDIR; None, with a warning, if MindSpore has to run it.
+
+    sources: the lines of Python source that MindSpore knows of a node, innermost first.
+    """
     graph = "graph"
     try:
         parsed = parse_model(data, state=True, name="the MindSpore graph")
         graph = parsed.graph.name or graph
         compiled = _compiled(parsed, list(names))
+    except UnsupportedOperatorsError as error:
+        _fall_back(graph, f"{error}{_listed(error, sources)}", error)
+        return None
     except GeError as error:
         _fall_back(graph, str(error), error)
         return None
@@ -124,6 +134,30 @@ def build(data: bytes, names: Sequence[str]) -> Compiled | None:
         _STATE.models.append(compiled.model)
     _STATE.count(compiled=1)
     return compiled
+
+
+def _listed(error: UnsupportedOperatorsError, sources: Callable[[str], list[str]]) -> str:
+    """The nodes of each operator with the user's line of code."""
+    import mindspore
+
+    package = f"{Path(mindspore.__file__).parent}/"
+    lines = []
+    for item in error.items:
+        found = dict.fromkeys(_described(node, sources(node), package) for node in item.nodes)
+        lines += [f"\n  {item.operator}: {text}" for text in found]
+    return "".join(lines)
+
+
+def _described(node: str, lines: Sequence[str], package: str = "") -> str:
+    """A node, and the innermost line of source outside of MindSpore's own package.
+
+    >>> lines = ["In file /env/mindspore/ops/x.py:7, 4~9", "In file /home/train.py:12, 8~20"]
+    >>> _described("Default/Print-op0", lines, "/env/mindspore/")
+    '/home/train.py:12 (Default/Print-op0)'
+    """
+    places = [match for line in lines for match in re.findall(r"In file (.+?:\d+)", line)]
+    own = [place for place in places if not place.startswith(package)] if package else places
+    return f"{(own or places)[0]} ({node})" if places else node
 
 
 def _fall_back(graph: str, reason: str, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,10 @@ def test_views_and_tuples_and_numbers_pass() -> None:
 def test_what_has_no_mapping_runs_on_mindspore_and_is_named() -> None:
     @ms.jit(backend="npu")
     def factored(x: Any) -> Any:
-        return ops.cholesky(x) * 2
+        return ops.cholesky(x) * 2  # the line that is named
 
-    with pytest.warns(FallbackWarning, match="Cholesky"):
+    line = inspect.getsourcelines(test_what_has_no_mapping_runs_on_mindspore_and_is_named)[1] + 3
+    with pytest.warns(FallbackWarning, match=rf"Cholesky: .*test_ms_backend\.py:{line} \(.*Cholesky"):
         found = factored(Tensor(np.eye(4, dtype=np.float32)))
     np.testing.assert_array_equal(found.asnumpy(), np.eye(4) * 2)
     assert mindspore_npu.counts() == mindspore_npu.Counts(fallbacks=1)

@@ -126,6 +126,11 @@ case("adaptive_avg_pool2d", "x: ops.adaptive_avg_pool2d(x, 2)", real(1, 2, 6, 6)
 case("conv2d", "x, w: ops.conv2d(x, w, pad_mode='same')", real(1, 2, 6, 6), real(3, 2, 3, 3))
 case("conv2d_stride", "x, w: ops.conv2d(x, w, stride=2)", real(1, 2, 8, 8), real(3, 2, 3, 3))
 case("conv2d_group", "x, w: ops.conv2d(x, w, groups=2)", real(1, 4, 6, 6), real(4, 2, 3, 3))
+case(
+    "interpolate_corners",
+    "x: ops.interpolate(x, size=(7, 5), mode='bilinear', align_corners=True)",
+    real(1, 2, 3, 4),
+)
 case("interpolate", "x: ops.interpolate(x, size=(6, 6), mode='bilinear')", real(1, 2, 3, 3))
 case("mse_loss", ops.mse_loss, real(3, 5), real(3, 5))
 case("l1_loss", ops.l1_loss, real(3, 5), real(3, 5))
@@ -188,7 +193,7 @@ def answers(
     _, arrays, gradient = CASES[name]
     tensors, module = [Tensor(a) for a in arrays], functions(name, folder, monkeypatch)
     seen: list[tuple[bytes, list[str]]] = []
-    monkeypatch.setattr(backend, "build", lambda data, names: seen.append((data, list(names))))
+    monkeypatch.setattr(backend, "build", lambda data, names, sources: seen.append((data, list(names))))
     whole = ms.value_and_grad(module.total, tuple(range(len(tensors)))) if gradient else module.called
     value = ms.jit(whole, backend="npu")(*tensors)
     wanted = [part.asnumpy() for part in leaves(value)]

@@ -7,5 +7,6 @@ from ge.parsers.mindir import (  # noqa: F401  the plugins
     math,
     movement,
     optimizers,
+    random,
     recurrent,
 )

@@ -1,4 +1,4 @@
-"""MindSpore: products, convolutions, pools, normalisations, losses, dropout."""
+"""MindSpore: products, convolutions, pools, normalisations and losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.plugins import Unsupported
 from ge.parsers.mindir.node import MsNode, as_aten, primitive
-from ge.parsers.mindir.values import RANDOM, Parameter
+from ge.parsers.mindir.values import Parameter
 
 __all__ = ["channel_axis", "conv_window", "pool_window", "reduced"]
 
@@ -564,37 +564,13 @@ def _nll_loss(n: MsNode) -> Any:
 @primitive("KLDivLoss KLDiv", "input target reduction='mean' log_target=False")
 def _kl_div(n: MsNode) -> Any:
     x, target = n.tensor("input"), n.tensor("target")
-    if n.setting("log_target", False) or plain(n, "reduction", "mean", REDUCTIONS) == "batchmean":
-        raise Unsupported("a divergence of logarithms or by batch")
     zero = n.cast(0, desc_of(x).dtype)
-    value = n.op("Mul", target, n.op("Sub", n.op("Log", target), x))
-    value = n.op("Select", n.op("Greater", target, zero), value, n.spread(zero, desc_of(x).shape))
+    if n.setting("log_target", False):
+        value = n.op("Mul", n.op("Exp", target), n.op("Sub", target, x))
+    else:
+        value = n.op("Mul", target, n.op("Sub", n.op("Log", target), x))
+        value = n.op("Select", n.op("Greater", target, zero), value, n.spread(zero, desc_of(x).shape))
+    if plain(n, "reduction", "mean", REDUCTIONS) == "batchmean":
+        summed = n.op("ReduceSum", value, axes=list(range(desc_of(x).rank)), keepdims=False)
+        return n.op("Div", summed, float(desc_of(x).shape[0]))
     return reduced(n, value)
-
-
-# -- dropout -----------------------------------------------------------------------------------------------------
-
-
-@primitive("Dropout", "x keep_prob=0.5 Seed0=0 Seed1=0")
-def _dropout(n: MsNode) -> Any:
-    return _dropped(n, n.tensor("x"), float(n.setting("keep_prob", 0.5)))
-
-
-@primitive("DropoutExt", "input p seed offset")
-def _dropout_ext(n: MsNode) -> Any:
-    """Its mask is packed on some devices; a gradient on the engine has to see one element for each."""
-    return _dropped(n, n.tensor("input"), 1.0 - float(n.setting("p", 0.5)))
-
-
-def _dropped(n: MsNode, x: Any, keep: float) -> Any:
-    """Elements kept with a probability, the others zero, and the mask; the numbers are the engine's own."""
-    desc = desc_of(x)
-    if keep == 1.0:
-        return [n.op("Identity", x), n.filled(1, n.out(1))]
-    if n.out(1).shape != desc.shape:
-        raise Unsupported("its mask is packed", "use ops.Dropout or nn.Dropout")
-    drawn, after = n.op("RandomUniform", n.parser.read(RANDOM), shape=list(desc.shape), dtype="float32")
-    n.parser.write(RANDOM, after)
-    mask = n.op("Less", drawn, keep)
-    kept = n.op("Mul", x, n.cast(mask, desc.dtype))
-    return [n.op("Div", kept, keep) if keep else kept, n.cast(mask, n.out(1).dtype)]

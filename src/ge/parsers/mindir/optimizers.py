@@ -18,7 +18,7 @@ class Step(steps.Step):
     def __init__(self, node: MsNode, names: list[str]) -> None:
         self.node = node
         self.written = {word.lstrip("*"): i for i, word in enumerate(names) if word.startswith("*")}
-        first = node.parser.resolved(node.arguments[0])
+        first = node.parser.resolved(node.arguments[self.written.get("var", 0)])
         self.dtype = desc_of(first).dtype
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ def _optimizer(names: str, operands: str) -> Callable[[steps.Formula], steps.For
             step = Step(n, words)
             places = {name: n.place(index) for name, index in step.written.items()}
             new = formula(step)
-            values = [n.parser.write(places[name], new[name]) for name in step.written]
+            values = [n.parser.write(places[name], new[name]) for name in step.written if name in new]
             return tuple(values) if isinstance(n.form, tuple) else values[0]
 
         return formula
@@ -111,6 +111,86 @@ def _adam_weight_decay(s: Step) -> dict[str, Any]:
     m, v = s.moments()
     update = s.add(s.div(m, s.add(s.op("Sqrt", v), s.epsilon)), s.mul(s.decay, s.var))
     return {"var": s.sub(s.var, s.mul(update, s.lr)), "m": m, "v": v}
+
+
+def _norm(s: Step, value: Any) -> Any:
+    axes = list(range(desc_of(value).rank))
+    return s.op("Sqrt", s.node.op("ReduceSum", s.op("Square", value), axes=axes, keepdims=False))
+
+
+def _scalar(s: Step, value: Any) -> Any:
+    """A number that comes as a tensor of one element."""
+    return s.node.shaped(value, [])
+
+
+@_optimizer("Lamb", "*var *m *v lr beta1 beta2 epsilon decay global_step grad")
+def _lamb(s: Step) -> dict[str, Any]:
+    """Adam's direction with weight decay, scaled by the ratio of the norms of parameter and direction."""
+    m, v = s.moments()
+    step = _scalar(s, s.global_step)
+    m_hat, v_hat = (
+        s.div(moment, s.sub(1.0, s.op("Pow", _scalar(s, beta), step)))
+        for moment, beta in ((m, s.beta1), (v, s.beta2))
+    )
+    update = s.add(s.div(m_hat, s.add(s.op("Sqrt", v_hat), s.epsilon)), s.mul(s.var, s.decay))
+    weight, length = _norm(s, s.var), _norm(s, update)
+    both = s.node.op("And", s.op("Greater", weight, 0.0), s.op("Greater", length, 0.0))
+    ratio = s.mask(both, s.div(weight, length), s.node.cast(1.0, s.dtype))
+    return {"var": s.sub(s.var, s.mul(update, s.mul(ratio, s.lr))), "m": m, "v": v}
+
+
+def _mean_square(s: Step, value: Any) -> Any:
+    axes = list(range(desc_of(value).rank))
+    return s.node.op("ReduceMean", s.op("Square", value), axes=axes, keepdims=False)
+
+
+_ADA_FACTOR = (
+    "epsilon clip_threshold beta1 beta2 weight_decay lr grad *var *exp_avg *exp_avg_sq_row *exp_avg_sq_col "
+    "*exp_avg_sq"
+)
+
+
+@_optimizer("FusedAdaFactor FusedAdaFactorWithGlobalNorm", _ADA_FACTOR + " global_norm=None")
+def _ada_factor(s: Step) -> dict[str, Any]:
+    """Adafactor: the mean square of a matrix's gradient is the product of its means over rows and columns."""
+    n = s.node
+    given = n.arg("epsilon")
+    if not isinstance(given, tuple):  # a tensor of both
+        given = n.op("Split", given, axis=0, sizes=[1, 1])
+    floor, least = (_scalar(s, n.cast(e, s.dtype)) for e in given)
+    lr, beta1, beta2, decay = (_scalar(s, v) for v in (s.lr, s.beta1, s.beta2, s.weight_decay))
+    grad = s.grad
+    if n.type == "FusedAdaFactorWithGlobalNorm":
+        grad = s.div(grad, _scalar(s, s.global_norm))
+    rate = lr
+    if s.flag("enable_scale_parameter"):
+        rate = s.mul(lr, s.op("Maximum", s.op("Sqrt", _mean_square(s, s.var)), least))
+    square = s.add(s.op("Square", grad), floor)
+    new: dict[str, Any] = {}
+    rank = desc_of(grad).rank
+    if rank >= 2:
+        for name, axis in (("exp_avg_sq_row", rank - 1), ("exp_avg_sq_col", rank - 2)):
+            mean = n.op("ReduceMean", square, axes=[axis], keepdims=False)
+            new[name] = s.mix(getattr(s, name), mean, beta2)
+        row, column = new["exp_avg_sq_row"], new["exp_avg_sq_col"]
+        row = s.div(row, n.op("ReduceMean", row, axes=[rank - 2], keepdims=True))
+        shape = list(desc_of(grad).shape)
+        row, column = (
+            n.shaped(row, [*shape[:-1], 1]),
+            n.shaped(column, [*shape[:-2], 1, shape[-1]]),
+        )
+        update = s.div(grad, s.mul(s.op("Sqrt", row), s.op("Sqrt", column)))
+    else:
+        new["exp_avg_sq"] = s.mix(s.exp_avg_sq, square, beta2)
+        update = s.div(grad, s.op("Sqrt", new["exp_avg_sq"]))
+    size = s.div(s.op("Sqrt", _mean_square(s, update)), _scalar(s, s.clip_threshold))
+    update = s.mul(s.div(update, s.op("Maximum", size, 1.0)), rate)
+    if s.flag("enable_first_moment"):
+        update = new["exp_avg"] = s.mix(s.exp_avg, update, beta1)
+    var = s.var
+    if s.flag("enable_weight_decay"):
+        var = s.sub(var, s.mul(s.mul(var, decay), rate))
+    return new | {"var": s.sub(var, update)}
 
 
 @primitive("AdamNoUpdateParam", "m v beta1_power beta2_power lr beta1 beta2 epsilon grad")

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ge.errors import GeError
 from ge.ir.types import TENSORS, TensorDesc, numpy_dtype
 from ge.ops.plugins import Unsupported
-from ge.parsers.mindir.protos import ATTRIBUTE_KINDS, DTYPE_NAMES, malformed
+from ge.parsers.mindir.protos import ATTRIBUTE_KINDS, DTYPE_NAMES, TYPE_IDS, malformed
 
 __all__ = [
     "RANDOM",
@@ -132,6 +132,11 @@ def _external(place: Any, folder: Path | None, source: str) -> bytes:
         ) from error
 
 
+# MindSpore's numbers of element types, by the number of TensorProto.DataType.
+_ELEMENT_TYPES = {
+    number: next((key for key, known in TYPE_IDS.items() if known == name), None)
+    for number, name in DTYPE_NAMES.items()
+}
 _INTEGERS = ("uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64")
 
 
@@ -161,6 +166,8 @@ def attribute_value(attribute: Any, source: str = "") -> Binding:
 
 def _tensors(attribute: Any, source: str) -> Binding:
     messages = list(attribute.tensors) or [attribute.t]
+    if len(messages) == 1 and len(messages[0].ListFields()) <= 2 and not len(messages[0].dims):
+        return _ELEMENT_TYPES.get(messages[0].data_type)  # no data, no axes: an element type
     arrays = [array_of(m, None, source) for m in messages]
     if any(a is None for a in arrays):
         raise malformed(source, "a constant tensor has no data")
