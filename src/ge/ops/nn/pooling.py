@@ -618,7 +618,7 @@ def _averaged(n: AtenNode, x: Any, sizes: Sequence[int], target: Sequence[int]) 
         taken = n.op("Gather", x, n.builder.constant(np.minimum(places, size - 1)), axis=axis)
         if not inside.all():
             after = (1,) * (desc_of(x).rank - axis - 1)
-            taken = n.op("Where", n.builder.constant(inside.reshape(*inside.shape, *after)), taken, 0)
+            taken = n.op("Select", n.builder.constant(inside.reshape(*inside.shape, *after)), taken, 0.0)
         total = n.op("ReduceSum", taken, axes=[axis + 1], keepdims=False)
         shares = (1 / (end - begin)).reshape(-1, *(1,) * (desc_of(x).rank - axis - 1))
         x = n.op("Mul", total, n.builder.constant(shares.astype(numpy_dtype(desc_of(x).dtype))))
