@@ -278,11 +278,13 @@ std::shared_ptr<const HostOperator> to_operator(const OperatorParts& parts) {
 }
 
 std::shared_ptr<FunctionPlan> host_plan(std::string function, bool escapes, std::vector<int> specialised,
-                                        const std::optional<OperatorParts>& alone) {
+                                        const std::optional<OperatorParts>& alone,
+                                        std::vector<std::string> other_npus) {
   auto plan = std::make_shared<FunctionPlan>();
   if (alone) plan->host_operator = to_operator(*alone);
   plan->name = function;
   plan->host_function = std::move(function);
+  plan->host_functions = std::move(other_npus);
   plan->escapes = escapes;
   plan->specialised = std::move(specialised);
   return plan;
@@ -401,14 +403,16 @@ thread_local bool interrupted = false;
 class PythonCallbacks : public Callbacks {
  public:
   PythonCallbacks(nb::object classify, nb::object op, nb::object function, nb::object part,
-                  nb::object part_run, nb::object variable_types, nb::object assign_function)
+                  nb::object part_run, nb::object variable_types, nb::object assign_function,
+                  nb::object part_of)
       : classify_(std::move(classify)),
         op_(std::move(op)),
         function_(std::move(function)),
         part_(std::move(part)),
         part_run_(std::move(part_run)),
         variable_types_(std::move(variable_types)),
-        assign_function_(std::move(assign_function)) {}
+        assign_function_(std::move(assign_function)),
+        part_of_(std::move(part_of)) {}
 
   std::string assign_function(const std::vector<int>& types) override {
     return guarded([&] { return nb::cast<std::string>(assign_function_(types)); });
@@ -444,6 +448,13 @@ class PythonCallbacks : public Callbacks {
 
   std::shared_ptr<FunctionPlan> compile_part(std::int64_t part, std::vector<Described> inputs) override {
     return guarded([&] { return to_plan(part_(part, to_list(std::move(inputs)))); });
+  }
+
+  std::int64_t part_of(const std::string& definition, int task) override {
+    return guarded([&] {
+      if (part_of_.is_none()) throw CallbackError(kUnimplemented, "NpuGraph: parts of other processes");
+      return nb::cast<std::int64_t>(part_of_(to_bytes(definition), task));
+    });
   }
 
   std::vector<std::shared_ptr<Storage>> run_part(std::int64_t part, std::vector<Described> inputs) override {
@@ -486,7 +497,7 @@ class PythonCallbacks : public Callbacks {
     }
   }
 
-  nb::object classify_, op_, function_, part_, part_run_, variable_types_, assign_function_;
+  nb::object classify_, op_, function_, part_, part_run_, variable_types_, assign_function_, part_of_;
 };
 
 ShapeReport PythonProgram::run(int device, const std::vector<std::uint64_t>& inputs,
@@ -576,7 +587,8 @@ void bind_tensorflow(nb::module_& parent) {
            "specialised"_a = std::vector<int>(), "watched"_a = std::vector<int>(), "patience"_a = 0,
            "random"_a = std::vector<Random>(), "name"_a = "", "layout"_a = 0)
       .def_static("host", &host_plan, "function"_a = "", nb::kw_only(), "escapes"_a = false,
-                  "specialised"_a = std::vector<int>(), "operator"_a = nb::none())
+                  "specialised"_a = std::vector<int>(), "operator"_a = nb::none(),
+                  "other_npus"_a = std::vector<std::string>())
       .def_static("steps", &steps_plan, "steps"_a, "results"_a, nb::kw_only(),
                   "specialised"_a = std::vector<int>(), "name"_a = "")
       .def_static("loop", &loop_plan, "condition"_a, "body"_a, "inputs"_a, "results"_a, nb::kw_only(),
@@ -608,13 +620,13 @@ void bind_tensorflow(nb::module_& parent) {
   m.def(
       "set_callbacks",
       [](nb::object classify, nb::object op, nb::object function, nb::object part, nb::object part_run,
-         nb::object variable_types, nb::object assign_function) {
+         nb::object variable_types, nb::object assign_function, nb::object part_of) {
         set_callbacks(std::make_unique<PythonCallbacks>(
             std::move(classify), std::move(op), std::move(function), std::move(part), std::move(part_run),
-            std::move(variable_types), std::move(assign_function)));
+            std::move(variable_types), std::move(assign_function), std::move(part_of)));
       },
       "classify"_a, "eager_compile"_a, "function_compile"_a, "part_compile"_a, "part_run"_a = nb::none(),
-      "variable_types"_a = nb::none(), "assign_function"_a = nb::none());
+      "variable_types"_a = nb::none(), "assign_function"_a = nb::none(), "part_of"_a = nb::none());
   m.def("new_part", &new_part, "device"_a = 0, "given"_a = std::vector<int>(), "left"_a = std::vector<int>(),
         "A number for the 'graph' attribute of an NpuGraph node.");
   nb::class_<SessionState>(m, "SessionState",

@@ -142,6 +142,10 @@ enum Code : int {
   F(TF_RegisterKernelBuilder, void, (const char* name, TF_KernelBuilder*, TF_Status*))                          \
   F(TF_OpKernelConstruction_GetAttrInt64, void,                                                                 \
     (TF_OpKernelConstruction*, const char* name, std::int64_t* value, TF_Status*))                              \
+  F(TF_OpKernelConstruction_GetAttrSize, void,                                                                  \
+    (TF_OpKernelConstruction*, const char* name, std::int32_t* count, std::int32_t* bytes, TF_Status*))         \
+  F(TF_OpKernelConstruction_GetAttrString, void,                                                                \
+    (TF_OpKernelConstruction*, const char* name, char* value, std::size_t bytes, TF_Status*))                   \
   F(TF_OpKernelConstruction_Failure, void, (TF_OpKernelConstruction*, TF_Status*))                              \
   F(TF_OpKernelContext_Failure, void, (TF_OpKernelContext*, TF_Status*))                                        \
   F(TF_NumInputs, int, (TF_OpKernelContext*))                                                                   \

@@ -153,6 +153,18 @@ TFE_TensorHandle* CustomDevice::wrap(TFE_Context* context, int dtype, Object obj
 // -- inputs
 // ------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Whether a tensor is in the memory of another process, a server of the cluster.
+bool is_remote(TFE_TensorHandle* handle) {
+  if (!in_cluster()) return false;
+  const Status status;
+  api.TFE_TensorHandleDevicePointer(handle, status);
+  return api.TF_GetCode(status) == kInvalidArgument;
+}
+
+}  // namespace
+
 Call::Call(CustomDevice& device, const TFE_Op* op, int* count, TFE_TensorHandle** outputs, TF_Status* status)
     : device_(device),
       op_(op),
@@ -213,6 +225,11 @@ void Call::add_input(Operand& operand, TFE_TensorHandle* handle, bool shared) {
     return;
   }
   operand.dtype = api.TFE_TensorHandleDataType(handle);
+  if (on_npu(operand.dtype) && is_remote(handle)) {
+    operand.copy.reset(api.TFE_TensorHandleCopyToDevice(handle, context_, host_device(), status_));
+    if (!ok()) return;
+    operand.handle = handle = operand.copy.get();
+  }
   has_foreign_resources_ = has_foreign_resources_ || operand.dtype == kResource;
   if (!on_npu(operand.dtype)) return;
   const int rank = api.TFE_TensorHandleNumDims(handle, status_);
@@ -407,6 +424,11 @@ void Call::set_host_output(int index, TFE_TensorHandle* handle) {
   if (host_wanted_ || !is_dense(api.TFE_TensorHandleDataType(handle))) {
     outputs_[index] = handle;
     return;
+  }
+  if (is_remote(handle)) {
+    TFE_TensorHandle* copy = api.TFE_TensorHandleCopyToDevice(handle, context_, host_device(), status_);
+    api.TFE_DeleteTensorHandle(std::exchange(handle, copy));
+    if (!ok()) return;
   }
   auto storage = Storage::adopt(handle, status_);
   if (!storage) return;

@@ -56,6 +56,8 @@ class Callbacks {
                                                          const std::shared_ptr<FunctionPlan>& previous,
                                                          const std::vector<int>& changed) = 0;
   virtual std::shared_ptr<FunctionPlan> compile_part(std::int64_t part, std::vector<Described> inputs) = 0;
+  // The number of a part that another process has sent, for the NPU of a task of this process.
+  virtual std::int64_t part_of(const std::string& definition, int task) = 0;
   // The results of a part that the host runs: one that cannot be compiled for the shapes it met.
   virtual std::vector<std::shared_ptr<Storage>> run_part(std::int64_t part,
                                                          std::vector<Described> inputs) = 0;

@@ -526,6 +526,14 @@ void run_structure(Call& call, const Structure& structure) {
                                           : run_branch(call, structure, inputs);
 }
 
+// The function that the host runs for an NPU; null: the one that was called.
+const char* host_function(const FunctionPlan& plan, int npu) {
+  const auto other = static_cast<std::size_t>(npu) - 1;
+  const std::string& name =
+      npu > 0 && other < plan.host_functions.size() ? plan.host_functions[other] : plan.host_function;
+  return name.empty() ? nullptr : name.c_str();
+}
+
 void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& plan) {
   if (plan && plan->structure.kind != Structure::Kind::None) {
     call.release_values();
@@ -545,8 +553,7 @@ void run_plan(Call& call, Entry& entry, const std::shared_ptr<FunctionPlan>& pla
       call.run_on_host(*plan->host_operator);
       return;
     }
-    const bool other = plan && !plan->host_function.empty();
-    run_freely(call, other ? plan->host_function.c_str() : nullptr, plan && plan->escapes);
+    run_freely(call, plan ? host_function(*plan, call.memory().index()) : nullptr, plan && plan->escapes);
     return;
   }
   entry.on_npu.fetch_add(1, std::memory_order_relaxed);

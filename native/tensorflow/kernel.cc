@@ -76,16 +76,42 @@ thread_local std::shared_ptr<Generators> entered;
 struct Kernel {
   std::int64_t part = 0;
   std::shared_ptr<Generators> generators = entered;
+  std::string definition;  // of a part that another process has sent
+  int task = 0;
+  std::once_flag known;
+
+  // Makes what was sent a part of this process, at the first run.
+  std::int64_t number() {
+    if (definition.empty()) return part;
+    std::call_once(known, [this] {
+      Callbacks* python = callbacks();
+      if (!python) return;  // the run says that there is no such part
+      const InCallback inside;
+      part = python->part_of(definition, task);
+    });
+    return part;
+  }
 };
+
+std::string string_attr(TF_OpKernelConstruction* construction, const char* name, const Status& status) {
+  std::int32_t count = 0, bytes = 0;
+  api.TF_OpKernelConstruction_GetAttrSize(construction, name, &count, &bytes, status);
+  if (!status.ok() || bytes <= 0) return {};
+  std::string value(static_cast<std::size_t>(bytes), 0);
+  api.TF_OpKernelConstruction_GetAttrString(construction, name, value.data(), value.size(), status);
+  return value;
+}
 
 // One run of the kernel.
 class Run {
  public:
-  Run(const Kernel& kernel, TF_OpKernelContext* context)
-      : id_(kernel.part), session_(kernel.generators.get()), context_(context) {}
+  Run(Kernel& kernel, TF_OpKernelContext* context)
+      : id_(kernel.number()), session_(kernel.generators.get()), context_(context) {}
 
   // Raises CallbackError and the runtime's errors.
   void operator()() {
+    // Without a part it only says that this process knows the operator.
+    if (!id_ && !api.TF_NumInputs(context_) && !api.TF_NumOutputs(context_)) return;
     const std::shared_ptr<Part> part = Parts::get().find(id_);
     Callbacks* python = callbacks();
     if (!part || !python) {
@@ -291,6 +317,10 @@ void* create(TF_OpKernelConstruction* construction) {
   const Status status;
   auto kernel = std::make_unique<Kernel>();
   api.TF_OpKernelConstruction_GetAttrInt64(construction, "graph", &kernel->part, status);
+  if (status.ok()) kernel->definition = string_attr(construction, "definition", status);
+  std::int64_t task = 0;
+  if (status.ok()) api.TF_OpKernelConstruction_GetAttrInt64(construction, "task", &task, status);
+  kernel->task = static_cast<int>(task);
   if (!status.ok()) api.TF_OpKernelConstruction_Failure(construction, status);
   return kernel.release();
 }
@@ -342,7 +372,9 @@ void register_kernel() {
     TF_OpDefinitionBuilder* op = api.TF_NewOpDefinitionBuilder("NpuGraph");
     api.TF_OpDefinitionBuilderAddAttr(op, "Tin: list(type) >= 0");
     api.TF_OpDefinitionBuilderAddAttr(op, "Tout: list(type) >= 0");
-    api.TF_OpDefinitionBuilderAddAttr(op, "graph: int");
+    api.TF_OpDefinitionBuilderAddAttr(op, "graph: int = 0");
+    api.TF_OpDefinitionBuilderAddAttr(op, "definition: string = ''");
+    api.TF_OpDefinitionBuilderAddAttr(op, "task: int = 0");
     api.TF_OpDefinitionBuilderAddInput(op, "inputs: Tin");
     api.TF_OpDefinitionBuilderAddOutput(op, "outputs: Tout");
     // Stateful, so that constant folding does not run parts, which may draw random numbers.

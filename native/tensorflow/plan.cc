@@ -22,6 +22,7 @@ FunctionPlan::FunctionPlan(FunctionPlan&& other) noexcept
       step_results(std::move(other.step_results)),
       structure(std::move(other.structure)),
       host_function(std::move(other.host_function)),
+      host_functions(std::move(other.host_functions)),
       host_operator(std::move(other.host_operator)),
       escapes(other.escapes),
       inputs(std::move(other.inputs)),

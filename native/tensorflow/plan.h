@@ -141,6 +141,7 @@ struct FunctionPlan {
   std::vector<StepSource> step_results;
   Structure structure;
   std::string host_function;
+  std::vector<std::string> host_functions;  // instead, for NPUs 1, 2, ...: its parts run on the caller's NPU
   std::shared_ptr<const HostOperator> host_operator;
   bool escapes = false;  // the host function keeps its resources
 

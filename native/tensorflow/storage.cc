@@ -273,6 +273,7 @@ namespace {
 std::atomic<std::uint64_t> next_variable = 1;
 std::atomic<std::uint64_t> host_operators = 0;
 std::atomic<const char*> host_name = "/job:localhost/replica:0/task:0/device:CPU:0";
+std::atomic<bool> host_renamed = false;
 
 }  // namespace
 
@@ -282,7 +283,10 @@ void set_host_device(const std::string& name) {
   if (name == host_device()) return;
   // The old name may be in use on another thread: there are only ever a few, they are kept.
   host_name.store((new std::string(name))->c_str(), std::memory_order_release);
+  host_renamed.store(true, std::memory_order_relaxed);
 }
+
+bool in_cluster() { return host_renamed.load(std::memory_order_relaxed); }
 
 HostOp::HostOp(TFE_Context* context, const char* name, TF_Status* status)
     : op_(api.TFE_NewOp(context, name, status)) {

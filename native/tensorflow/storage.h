@@ -284,6 +284,8 @@ class HostOp {
 // The name of the host's device: a cluster that this process joins gives it another one.
 const char* host_device();
 void set_host_device(const std::string& name);
+// Whether the host's device has had the name that a cluster gives to it.
+bool in_cluster();
 
 // What a handle on the NPU points to.
 struct Object {

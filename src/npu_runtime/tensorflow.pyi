@@ -104,12 +104,14 @@ class FunctionPlan:
         escapes: bool = False,
         specialised: Sequence[int] = ...,
         operator: tuple[str, Sequence[tuple[str, bytes]], Sequence[int], int, Sequence[int]] | None = None,
+        other_npus: Sequence[str] = ...,
     ) -> FunctionPlan:
         """Run a function of this name (same inputs and results) on the host; without a name, the function itself.
 
         `escapes`: it keeps the variables it is given for later (datasets, iterators).
         `operator`: all that the function consists of: name, serialised attributes, inputs of the function that it is
         given, how many tensors it makes, which of them the function returns.
+        `other_npus`: the functions that NPUs 1, 2, ... call in its place.
         """
     @staticmethod
     def steps(
@@ -188,12 +190,15 @@ VariableTypes = Callable[[str], Sequence[int]]
 # assign_function(types) -> the name of a function that assigns values of these types to variables of the host; its
 # inputs are all variables, then all values.
 AssignFunction = Callable[[list[int]], str]
+# part_of(definition, task) -> the number of a part that another process has sent, for the NPU of a task.
+PartOf = Callable[[bytes, int], int]
 
 def load(libraries: Sequence[str]) -> None:
     """Find TensorFlow's C API in these libraries, which are loaded already; register the NpuGraph operator.
 
     NpuGraph(inputs: Tin) -> (outputs: Tout), attributes Tin and Tout (lists of types, may be empty) and graph (int, a
-    number from `new_part`), runs on the host device in any graph.
+    number from `new_part`), runs on the host device in any graph. In graphs for another process, definition (bytes for
+    its `part_of`) and task (an int) take the place of graph.
     """
 
 def create_device(index: int, name: str) -> tuple[Any, Any]:
@@ -207,6 +212,7 @@ def set_callbacks(
     part_run: PartRun | None = None,
     variable_types: VariableTypes | None = None,
     assign_function: AssignFunction | None = None,
+    part_of: PartOf | None = None,
 ) -> None: ...
 def new_part(device: int = 0, given: Sequence[int] = ..., left: Sequence[int] = ...) -> int:
     """A number for the `graph` attribute of an NpuGraph node; `part_compile` is called with it.

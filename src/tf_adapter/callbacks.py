@@ -48,7 +48,9 @@ def _explain(name: str) -> None:
 
 def _plan(run: FunctionRun, inputs: Sequence[Described]) -> Any:
     if isinstance(run, HostRun):
-        return native.FunctionPlan.host(run.function, escapes=run.keeps, operator=run.operator)
+        return native.FunctionPlan.host(
+            run.function, escapes=run.keeps, operator=run.operator, other_npus=list(run.other_npus)
+        )
     if isinstance(run, StructureRun):
         return _structure(run)
     if isinstance(run, StepsRun):

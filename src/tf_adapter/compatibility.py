@@ -42,19 +42,6 @@ def _after(then: Function) -> Make:
     return make
 
 
-def _before(first: Function) -> Make:
-    """Calls `first` before TensorFlow's function, with the same arguments."""
-
-    def make(original: Function) -> Function:
-        def both(*args: Any, **named: Any) -> Any:
-            first(*args, **named)
-            return original(*args, **named)
-
-        return both
-
-    return make
-
-
 def _instead(ours: Function, is_ours: Function) -> Make:
     """Calls `ours` in place of TensorFlow's method if its first argument is an NPU."""
 
@@ -169,9 +156,9 @@ PATCHES = PatchTable(
             ),
         ),
         Patch(
-            f"{_CONTEXT}:Context.set_server_def",
-            _before(device.refuse_servers),
-            without="ParameterServerStrategy with the NPU as default device fails with 'unknown device'",
+            f"{_CONTEXT}:Context.call_function",
+            distribution.on_workers,
+            without="workers of ParameterServerStrategy train on their hosts",
         ),
         Patch(
             "tensorflow.python.distribute.collective_all_reduce_strategy:"

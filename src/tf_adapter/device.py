@@ -40,16 +40,17 @@ __all__ = [
     "is_npu_device",
     "is_npu_name",
     "memory_info",
-    "refuse_servers",
     "register",
     "reset_memory_stats",
     "runs_everything",
     "set_memory_growth",
     "set_memory_limit",
     "start_threads_on_default",
+    "worker_of",
 ]
 
 TYPE = "NPU"
+PARAMETER_SERVER = "ps"  # the job of servers that keep variables
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _NAME = re.compile(rf"(?:.*/)?(?:device:|physical_device:)?{TYPE}(?::(\d+))?$", re.IGNORECASE)
 _GPU = re.compile(r"(?:.*/)?(?:device:)?GPU(?::(\d+|\*))?", re.IGNORECASE)
@@ -62,6 +63,7 @@ class _State:
     default = False
     everything = False  # operators that gain nothing go to the NPU all the same
     task = "/job:localhost/replica:0/task:0"
+    host = task  # of a coordinator, whose NPUs keep their names
 
 
 @functools.cache
@@ -82,7 +84,7 @@ def device_name(index: int = 0) -> str:
 
 def host_name() -> str:
     """TensorFlow's full name of the host's device."""
-    return f"{_State.task}/device:CPU:0"
+    return f"{_State.host}/device:CPU:0"
 
 
 def register() -> None:
@@ -108,20 +110,6 @@ def register() -> None:
     as_default(options.as_default)
 
 
-def refuse_servers(*_: Any, **named: Any) -> None:
-    """Raise where this process drives the servers of a cluster with the NPU as default device."""
-    if _State.default:
-        raise tf.errors.UnimplementedError(
-            None,
-            None,
-            "NPUs cannot be devices of the servers of a TensorFlow cluster (ParameterServerStrategy, "
-            "tf.config.experimental_connect_to_cluster): functions are sent to servers, which know TensorFlow's own "
-            "devices only. Use MultiWorkerMirroredStrategy with one process for each NPU, or MirroredStrategy over the "
-            "NPUs of this machine; or call tf_adapter.as_default(False) before the strategy is made to train on "
-            "TensorFlow's own devices.",
-        )
-
-
 def _set_callbacks() -> None:
     from tf_adapter import profiling
     from tf_adapter.options import options
@@ -135,6 +123,7 @@ def _set_callbacks() -> None:
         _of_compiler("parts", "part_run"),
         variable_types,
         assign_function,
+        _of_compiler("servers", "part_of"),
     )
     options.subscribe(native.forget_all)
     options.subscribe(apply_placement)
@@ -155,7 +144,8 @@ def _of_compiler(module: str, name: str) -> Callable[..., Any]:
 def _compiler() -> dict[str, Any]:
     """The modules that compile for the device, loaded by the first operator or function that asks for a plan."""
     modules = {
-        name: importlib.import_module(f"tf_adapter.{name}") for name in ("eager", "callbacks", "parts")
+        name: importlib.import_module(f"tf_adapter.{name}")
+        for name in ("eager", "callbacks", "parts", "servers")
     }
     importlib.import_module("ge.ops.base").subscribe(native.forget_all)  # other operators, other plans
     return modules
@@ -217,8 +207,16 @@ class ParsedNames(dict[Any, Any]):
     """
 
     def __missing__(self, key: tuple[str, str | None]) -> tuple[str, Any]:
+        if worker := _State.default and worker_of(key[1]):  # functions find its NPU (`servers.py`)
+            name = f"{worker}/device:CPU:0"
+            return name, device_spec.DeviceSpecV2.from_string(name)
         if _is_missing_gpu(key[1]) and context.context().soft_device_placement:
             return host_name(), device_spec.DeviceSpecV2.from_string(host_name())
+        if _State.host != _State.task and _completes(key):
+            found = device_spec.DeviceSpecV2.from_string(host_name()).make_merged_spec(
+                device_spec.DeviceSpecV2.from_string(key[1])
+            )
+            return found.to_string(), found
         kind, index = (
             (device_spec.DeviceSpecV2, _default_index()) if key[1] is None else (_Asked, _local_index(key[1]))
         )
@@ -229,6 +227,13 @@ class ParsedNames(dict[Any, Any]):
     def __setitem__(self, key: tuple[str, str | None], value: tuple[str, Any]) -> None:
         if not _is_missing_gpu(key[1]):  # where it goes depends on soft placement
             super().__setitem__(key, value)
+
+
+def _completes(key: tuple[str, str | None]) -> bool:
+    """Whether a scope without a job, which is not an NPU's, is inside the scope of an NPU."""
+    outer, name = key
+    inside = isinstance(name, str) and "job:" not in name and not is_npu_name(name)
+    return inside and outer.startswith(_State.task)
 
 
 def _is_missing_gpu(name: Any) -> bool:
@@ -247,8 +252,18 @@ def _is_here(name: str) -> bool:
     """Whether a device's name is of this process; one without a job is."""
     if "job:" not in name:
         return True
-    given, own = (device_spec.DeviceSpecV2.from_string(text) for text in (name, _State.task))
-    return given.job == own.job and given.task in (None, own.task)
+    given = device_spec.DeviceSpecV2.from_string(name)
+    own = [device_spec.DeviceSpecV2.from_string(text) for text in (_State.task, _State.host)]
+    return any(given.job == spec.job and given.task in (None, spec.task) for spec in own)
+
+
+def worker_of(place: Any) -> str:
+    """The worker of a cluster that a device belongs to; empty for this process and for parameter servers."""
+    if not isinstance(place, str) or "job:" not in place or _is_here(place):
+        return ""
+    spec = device_spec.DeviceSpecV2.from_string(place)
+    works = spec.job != PARAMETER_SERVER and spec.device_type in (None, "CPU", TYPE)
+    return f"/job:{spec.job}/replica:{spec.replica or 0}/task:{spec.task or 0}" if works else ""
 
 
 def _default_index() -> int | None:
@@ -314,6 +329,7 @@ def add_physical_devices(self: Any) -> None:
 def add_devices(self: Any) -> None:
     """Register with a context that has just started."""
     _join(self._collective_ops_server_def)
+    _lead(self._server_def)
     count = npu_runtime.device_count()
     visible = [i for i in range(count) if _physical(i) in self._visible_device_list]
     for index in visible:
@@ -333,7 +349,8 @@ def _join(server: Any) -> None:
     """Take the names that a cluster gives to the devices of this process."""
     if server is None:
         return
-    before, _State.task = _State.task, f"/job:{server.job_name}/replica:0/task:{server.task_index}"
+    before, _State.task = _State.task, _task_of(server)
+    _State.host = _State.task
     native.set_host_device(host_name())
     if before != _State.task:
         context._device_parsing_cache.clear()
@@ -341,6 +358,17 @@ def _join(server: Any) -> None:
         if current.device_name and current.device_name.startswith(before):
             current._set_device("", device_spec.DeviceSpecV2())
         apply_default()
+
+
+def _lead(server: Any) -> None:
+    """Take the name that a cluster gives to the host of its coordinator; its servers know no NPU by name."""
+    if server is not None:
+        _State.host = _task_of(server)
+        native.set_host_device(host_name())
+
+
+def _task_of(server: Any) -> str:
+    return f"/job:{server.job_name}/replica:0/task:{server.task_index}"
 
 
 def memory_info(self: Any, device: str) -> dict[str, int]:

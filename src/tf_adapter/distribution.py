@@ -16,7 +16,7 @@ from tensorflow.python.distribute import cross_device_ops, distribute_utils, val
 import npu_runtime
 from tf_adapter import device
 
-__all__ = ["SharedMemory", "all_reduce_here", "npu_of_worker", "without_collectives"]
+__all__ = ["SharedMemory", "all_reduce_here", "npu_of_worker", "on_workers", "without_collectives"]
 
 Function = Callable[..., Any]
 
@@ -81,6 +81,27 @@ def npu_of_worker(original: Function) -> Function:
         return (f"{worker_device}/device:{device.TYPE}:0",), device.TYPE
 
     return devices
+
+
+def on_workers(original: Function) -> Function:
+    """Functions that are called on a worker of a cluster use the worker's NPU (`servers.py`)."""
+
+    def call(self: Any, name: Any, inputs: Any, *args: Any, **named: Any) -> Any:
+        worker = device.worker_of(self.device_name) if self._server_def is not None else ""
+        if worker and device.is_default():
+            from tf_adapter import servers
+
+            found = servers.function_for(tf.compat.as_text(name), worker)
+            name = found.encode() if isinstance(name, bytes) else found
+            inputs = [
+                t._copy(device_name=self.device_name)
+                if device.is_npu_name(t.device) and t.dtype != tf.resource
+                else t
+                for t in inputs
+            ]
+        return original(self, name, inputs, *args, **named)
+
+    return call
 
 
 def all_reduce_here(original: Function) -> Function:

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+import npu_runtime
 from ge import faults
 from ge.errors import OutOfMemoryError, UserCodeError
 from ge.hybrid import Patience, Specialiser
@@ -87,6 +88,7 @@ class HostRun:
     function: str
     keeps: bool = False  # what it makes may use variables after it has returned
     operator: partition.Alone | None = None  # which the function consists of
+    other_npus: tuple[str, ...] = ()  # the functions that NPUs 1, 2, ... call in its place
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class FunctionReport:
 _lock = threading.RLock()
 _known: BoundedCache[str, Known] = BoundedCache(MOST_FUNCTIONS)
 _steps: dict[str, partition.Step] = {}
+_other_npus: dict[str, tuple[str, ...]] = {}  # by step of the host: see HostRun
 
 
 def known(name: str) -> Known:
@@ -159,7 +162,8 @@ def host_step(name: str) -> HostRun | StructureRun | None:
         return None
     if step.structure:
         return _structure_run(name, step)
-    return HostRun(name, partition.keeps_variables(step.graph), partition.single_operator(step.graph))
+    keeps, operator = partition.keeps_variables(step.graph), partition.single_operator(step.graph)
+    return HostRun(name, keeps, operator, _other_npus.get(name, ()))
 
 
 def _structure_run(name: str, step: partition.Step) -> StructureRun:
@@ -414,9 +418,19 @@ def _steps_run(
 def _register(step: partition.Step, functions: Functions) -> str:
     """Make a step a function that TensorFlow knows."""
     name = f"{step.graph.name}_{next(_serial)}"
-    as_it_is = step.on_npu or step.structure
-    graph = step.graph if as_it_is else structure.rewritten(step.graph, functions)
-    context.context().add_function_def(graph.function_def(functions, name))
+    add = context.context().add_function_def
+    if step.on_npu or step.structure:
+        add(step.graph.function_def(functions, name))
+    else:
+        others = range(
+            1, npu_runtime.device_count() if structure.follows_caller(step.graph, functions) else 1
+        )
+        names = [name, *(f"{name}_npu{npu}" for npu in others)]
+        for npu, called in enumerate(names):
+            graph = structure.rewritten(step.graph, functions, structure.Place(npu))
+            add(graph.function_def(functions, called))
+        with _lock:
+            _other_npus[name] = tuple(names[1:])
     with _lock:
         _steps[name] = step
     return name

@@ -35,6 +35,7 @@ Ref = tuple[str, int]
 ARGUMENT = "_Arg"
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 IMPLEMENTS = "_implements"
+_COLOCATION = "_class"
 _MAX_DEPTH = 64
 _RESOURCE = types_pb2.DT_RESOURCE
 
@@ -298,13 +299,15 @@ def _with_defaults(
     return {**attr, **{a.name: a.default_value for a in missing}} if missing else attr
 
 
-def read_function(name: str, functions: Functions | None = None) -> FlatGraph:
+def read_function(name: str, functions: Functions | None = None, *, places: bool = False) -> FlatGraph:
     """A function of the eager context as a flat graph.
+
+    places: keep the devices of nodes that TensorFlow places, instead of colocation with nodes by name.
 
     >>> graph = read_function(concrete.name)     # doctest: +SKIP
     """
     functions = functions if functions is not None else Functions()
-    reader = _Reader(functions)
+    reader = _Reader(functions, places)
     graph = reader.body(functions[name], "")
     return _handles_traced(graph, functions).pruned()
 
@@ -365,8 +368,9 @@ def _taken(node: FlatNode, value: np.ndarray) -> str:
 class _Reader:
     """Reads function definitions and inlines the calls between them."""
 
-    def __init__(self, functions: Functions) -> None:
+    def __init__(self, functions: Functions, places: bool = False) -> None:
         self.functions = functions
+        self.places = places
         self._calls: list[str] = []
 
     def body(self, definition: function_pb2.FunctionDef, prefix: str) -> FlatGraph:
@@ -398,6 +402,9 @@ class _Reader:
                 output_types(self.functions, proto.op, proto.attr),
                 npu=_npu_of(proto.device),
             )
+            if self.places:
+                node.attr.pop(_COLOCATION, None)
+                node.device = proto.device if node.npu is None else ""
             made[node.name] = node
         graph.nodes = made
         graph.results = [outputs.ref(definition.ret[a.name]) for a in definition.signature.output_arg]
@@ -454,6 +461,7 @@ class _Reader:
                 node.controls.append(start)
             if node.npu is None:
                 node.npu = call.npu
+            node.device = node.device or call.device
             nodes[node.name] = node
         results = [settle(ref) for ref in body.results]
         end = f"{call.name}/.end"

@@ -61,6 +61,7 @@ def register_part(
     ready: Mapping[Known, Lowered] | None = None,
     given: Mapping[int, int] | None = None,
     left: Sequence[int] = (),
+    npu: int = 0,
 ) -> int:
     """The number of a part, for the `graph` attribute; it is compiled for the shapes it meets.
 
@@ -70,7 +71,7 @@ def register_part(
     part left. `given` are the arguments that are among that, and which of its results they are; `left` are results
     that this part leaves to another one.
     """
-    number = native.new_part(given=sorted(given or {}), left=list(left))
+    number = native.new_part(npu, given=sorted(given or {}), left=list(left))
     with _lock:
         _parts[number] = _Part(
             graph,

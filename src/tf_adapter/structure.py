@@ -24,7 +24,7 @@ from tf_adapter.options import options
 from tf_adapter.partition import HEAVY, STRUCTURE
 from tf_adapter.randomness import COUNTED
 
-__all__ = ["by_the_device", "called_by", "rewritten", "worthwhile"]
+__all__ = ["Place", "body", "by_the_device", "called_by", "follows_caller", "rewritten", "worthwhile"]
 
 # Operators of the host that call functions: loops and branches, and loops over datasets.
 _CALLERS = STRUCTURE | {"ReduceDataset", "ScanDataset", "ExperimentalScanDataset"}
@@ -77,6 +77,12 @@ def worthwhile(graph: FlatGraph, functions: Functions) -> bool:
     )
 
 
+def follows_caller(graph: FlatGraph, functions: Functions) -> bool:
+    """Whether such loops or branches run on the NPU that calls, for the program names none."""
+    unplaced = {name: node for name, node in graph.nodes.items() if node.npu is None}
+    return worthwhile(replace(graph, nodes=unplaced), functions)
+
+
 def _heavy(name: str, functions: Functions, seen: set[str]) -> bool:
     if name in seen:
         return False
@@ -91,15 +97,46 @@ def _heavy(name: str, functions: Functions, seen: set[str]) -> bool:
     )
 
 
-def rewritten(graph: FlatGraph, functions: Functions) -> FlatGraph:
+class Place:
+    """Where the parts of a rewritten function run: on an NPU of this process."""
+
+    device = ""  # of the operations that run the parts; empty: that of their caller
+
+    def __init__(self, npu: int) -> None:
+        self.npu = npu
+
+    def of(self, node: FlatNode) -> Place:
+        """The place of the functions that a node calls."""
+        return self if node.npu in (None, self.npu) else Place(node.npu)
+
+    def part(self, graph: FlatGraph, functions: Functions) -> dict[str, attr_value_pb2.AttrValue]:
+        """The attributes of an NpuGraph operation that say what it runs."""
+        from tf_adapter.parts import register_part
+
+        number = register_part(graph, functions, options.compile_options(), npu=self.npu)
+        return {"graph": attr_value_pb2.AttrValue(i=number)}
+
+    def read(self, name: str, functions: Functions) -> FlatGraph:
+        """A function to rewrite."""
+        return read_function(name, functions)
+
+    def host_nodes(self, graph: FlatGraph, functions: Functions) -> dict[str, Refusal]:
+        """The nodes of a body that the host runs."""
+        refused = partition.host_nodes(graph, functions, ())
+        why = "its state is the host's inside loops and branches"
+        refused.update({n.name: Refusal(n.op, why) for n in graph.nodes.values() if n.op in COUNTED})
+        return refused
+
+
+def rewritten(graph: FlatGraph, functions: Functions, place: Place) -> FlatGraph:
     """A graph for the host whose loops and branches use the NPU where that is worth it."""
     nodes = {}
     for node in graph.nodes.values():
-        nodes[node.name] = _with_parts(node, functions) if node.op in _CALLERS else node
+        nodes[node.name] = _with_parts(node, functions, place) if node.op in _CALLERS else node
     return replace(graph, nodes=nodes)
 
 
-def _with_parts(node: FlatNode, functions: Functions) -> FlatNode:
+def _with_parts(node: FlatNode, functions: Functions, place: Place) -> FlatNode:
     """A loop or branch that calls rewritten bodies."""
     attr = dict(node.attr)
     for key, value in node.attr.items():
@@ -108,28 +145,21 @@ def _with_parts(node: FlatNode, functions: Functions) -> FlatNode:
         kind = value.WhichOneof("value")
         called = [changed.func] if kind == "func" else changed.list.func if kind == "list" else []
         for function in called:
-            function.name = _body(function.name, functions)
+            if _heavy(function.name, functions, set()):  # else nothing in it is worth a crossing
+                function.name = body(function.name, functions, place.of(node))
         attr[key] = changed
     return replace(node, attr=attr)
 
 
-def _body(name: str, functions: Functions) -> str:
-    """The function to call in place of a body: itself when nothing in it is worth a crossing."""
-    if not _heavy(name, functions, set()):
-        return name
-    graph = read_function(name, functions)
+def body(name: str, functions: Functions, place: Place) -> str:
+    """The function to call in place of one: itself where it has no part for the NPU."""
+    graph = place.read(name, functions)
     if partition.old_control_flow(graph):
         return name
-    refused = partition.host_nodes(graph, functions, ())
-    refused.update(
-        {
-            n.name: Refusal(n.op, "its state is the host's inside loops and branches")
-            for n in graph.nodes.values()
-            if n.op in COUNTED
-        }
-    )
-    done = partition.cut(graph, refused)
-    made = _Joiner(graph, functions, done).join()
+    done = partition.cut(graph, place.host_nodes(graph, functions))
+    if not any(step.on_npu for step in done.steps) and not worthwhile(graph, functions):
+        return name
+    made = _Joiner(graph, functions, done, place).join()
     made_name = f"{name}_npu_{next(_serial)}"
     context.context().add_function_def(made.function_def(functions, made_name))
     return made_name
@@ -138,10 +168,11 @@ def _body(name: str, functions: Functions) -> str:
 class _Joiner:
     """Joins the steps of a body again: host nodes as they are, an NPU step as one node."""
 
-    def __init__(self, graph: FlatGraph, functions: Functions, done: partition.Cut) -> None:
+    def __init__(self, graph: FlatGraph, functions: Functions, done: partition.Cut, place: Place) -> None:
         self.graph = graph
         self.functions = functions
         self.done = done
+        self.place = place
         self.made = FlatGraph(graph.name, args=list(graph.args))
         for arg in graph.args:
             self.made.nodes[arg] = graph.nodes[arg]
@@ -159,23 +190,20 @@ class _Joiner:
         return (self.graph.args[first], 0) if kind == "input" else self.results[first][second]
 
     def _npu(self, index: int, step: partition.Step, given: list[Ref]) -> list[Ref]:
-        from tf_adapter.parts import register_part
-
-        number = register_part(step.graph, self.functions, options.compile_options())
         name = f"npu_part_{index}"
         types = tuple(step.graph.type_of(ref) for ref in step.graph.results)
         attr = {
             "Tin": _types(self.made.type_of(ref) for ref in given),
             "Tout": _types(types),
-            "graph": attr_value_pb2.AttrValue(i=number),
+            **self.place.part(step.graph, self.functions),
         }
-        self.made.nodes[name] = FlatNode(name, "NpuGraph", given, [], attr, types)
+        self.made.nodes[name] = FlatNode(name, "NpuGraph", given, [], attr, types, self.place.device)
         return [(name, i) for i in range(len(types))]
 
     def _host(self, step: partition.Step, given: list[Ref]) -> list[Ref]:
         """The nodes of a host step, their inputs bound to what stands for them here."""
         bound = dict(zip(step.graph.args, given, strict=True))
-        for node in rewritten(step.graph, self.functions).nodes.values():
+        for node in rewritten(step.graph, self.functions, self.place).nodes.values():
             if node.op != ARGUMENT:
                 inputs = [bound.get(n, (n, i)) for n, i in node.inputs]
                 self.made.nodes.setdefault(node.name, replace(node, inputs=inputs))

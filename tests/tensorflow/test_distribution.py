@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorflow.python.eager import context
 
 import tf_adapter  # noqa: F401
 from npu_bridge.launch import reserved_port
@@ -435,11 +435,147 @@ def test_eager_operators_copy_inputs_of_other_npus() -> None:
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-4000:]
 
 
-def test_servers_of_a_cluster_are_refused_with_the_way_around() -> None:
-    with pytest.raises(
-        tf.errors.UnimplementedError, match=r"TensorFlow cluster.*tf_adapter\.as_default\(False\)"
-    ):
-        context.context().set_server_def(None)
+def coordinated(where: str, *given: str, **environment: str) -> dict[str, Any]:
+    """What the script of parameter servers computes."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "parameter_servers.py"), where, *given],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def same_training(found: dict[str, Any], alone: dict[str, Any]) -> None:
+    for part, values in alone.items():
+        for name in values if isinstance(values, dict) else ():
+            for ours, theirs in zip(found[part][name], values[name], strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5, err_msg=f"{part} {name}")
+
+
+def test_workers_of_parameter_servers_train_on_their_npus_as_the_cpu_does() -> None:
+    alone = coordinated("alone")
+    found = coordinated("here", NPU_DEVICE_COUNT="2")
+    same_training(found, alone)
+    assert alone["runs"] == 0
+    assert found["scheduled"]["sums"] == [36.0]
+    assert found["scheduled"]["steps"] == found["scheduled"]["scheduled"] == 60
+    assert found["scheduled"]["each"] == pytest.approx([60.0], abs=1e-2)
+    assert found["runs"] >= 60 + len(found["loop"]["losses"]), "a step of a worker runs on its NPU"
+
+
+def server(cluster: dict[str, list[str]], job: str, task: int, *program: str) -> subprocess.Popen[str]:
+    """A server of a cluster, or its coordinator."""
+    told = json.dumps({"cluster": cluster, "task": {"type": job, "index": task}})
+    return subprocess.Popen(
+        [sys.executable, *program],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_CONFIG": told},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if job == "chief" else subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_worker_of_parameter_servers_that_died_comes_back(tmp_path: Path) -> None:
+    program = (str(SCRIPTS / "parameter_servers.py"), "cluster", str(tmp_path))
+    with ExitStack() as stack:
+        ports = [f"localhost:{stack.enter_context(reserved_port())}" for _ in range(4)]
+        cluster = {"worker": ports[:2], "ps": ports[2:3], "chief": ports[3:]}
+        running = [
+            server(cluster, job, task, *program)
+            for job in ("worker", "ps", "chief")
+            for task in range(len(cluster[job]))
+        ]
+        try:
+            chief = running[-1]
+            assert chief.stdout is not None
+            for line in chief.stdout:
+                if line == "40 steps\n":
+                    running[0].kill()
+                    running[0].wait()
+                    (tmp_path / "worker0").unlink()
+                    running.append(server(cluster, "worker", 0, *program))
+                back = tmp_path / "worker0"
+                if (
+                    line.endswith("steps\n")
+                    and len(running) > 4
+                    and back.exists()
+                    and back.read_text() not in ("", "0")
+                ):
+                    (tmp_path / "enough").touch()
+                if line.startswith("{"):
+                    found = json.loads(line)
+            _, errors = chief.communicate(timeout=60)
+        finally:
+            for process in running:
+                process.kill()
+    assert chief.returncode == 0, errors[-4000:]
+    same_training(found, coordinated("alone"))
+    assert found["runs"] == 0, "the coordinator computes nothing"
+    assert found["scheduled"]["steps"] >= found["scheduled"]["scheduled"]
+    assert int((tmp_path / "worker1").read_text()) and (tmp_path / "ps0").read_text() == "0"
+
+
+SERVER = """
+import tensorflow as tf
+given = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+tf.distribute.Server(given.cluster_spec(), job_name=given.task_type, task_index=given.task_id).join()
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_without_the_adapter_is_named() -> None:
+    with ExitStack() as stack:
+        ports = [f"localhost:{stack.enter_context(reserved_port())}" for _ in range(3)]
+        cluster = {"worker": ports[:1], "ps": ports[1:2], "chief": ports[2:]}
+        running = [server(cluster, job, 0, "-c", SERVER) for job in ("worker", "ps")]
+        running.append(server(cluster, "chief", 0, str(SCRIPTS / "parameter_servers.py"), "cluster"))
+        try:
+            _, errors = running[-1].communicate(timeout=300)
+        finally:
+            for process in running:
+                process.kill()
+    assert "the worker /job:worker/replica:0/task:0 does not know the NPU: import tf_adapter" in errors, (
+        errors[-4000:]
+    )
+
+
+LOOPS = """
+import tensorflow as tf
+import npu_runtime
+import tf_adapter
+from npu_runtime import tensorflow as native
+
+made, new_part = [], native.new_part
+native.new_part = lambda npu=0, **given: (made.append(npu), new_part(npu, **given))[1]
+strategy = tf.distribute.MirroredStrategy()
+
+def loop(x):  # TensorFlow runs data sets, and what they call
+    return tf.data.Dataset.range(3).reduce(x, lambda state, _: tf.tanh(state @ tf.eye(64)) + 1.0)
+
+rows = strategy.experimental_distribute_values_from_function(lambda _: tf.ones([64, 64]))
+step = tf.function(lambda: strategy.run(loop, args=(rows,)))
+print(" ".join(f"{value.numpy().mean():.5f}" for value in strategy.experimental_local_results(step())))
+print(sorted(made))
+
+called = tf.function(loop)  # once traced, it is called on either
+for npu in (1, 0, 1):
+    with tf.device(f"/NPU:{npu}"):
+        made.clear()
+        given = tf.ones([64, 64])
+        npu_runtime.reset_peak(1 - npu)
+        before = npu_runtime.memory_info(1 - npu)["peak"]
+        print(f"{called(given).numpy().mean():.5f}", npu_runtime.memory_info(1 - npu)["peak"] == before)
+"""
+
+
+def test_loops_of_the_host_use_the_npu_of_their_replica() -> None:
+    assert on_npus(LOOPS, 2) == ["1.96388 1.96388", "[0, 1]", *["1.96388 True"] * 3]
 
 
 def worker(cluster: list[str], index: int) -> subprocess.Popen[str]:
