@@ -1,7 +1,8 @@
 """Collectives on NumPy arrays over MPI or Gloo; the identity for one process.
 
 Before each collective the ranks compare its name, kind, type and shape. A mismatch is an error on all ranks, before any
-data are exchanged. `name` distinguishes otherwise identical calls.
+data are exchanged. `name` distinguishes otherwise identical calls. A label precedes what is sent to one rank, which
+raises an error if it expects another type or shape.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hccl.ranks import WORLD, Group, HcclError, group_of
+from hccl.ranks import WORLD, Group, HcclError, group_of, world_rank
 from hccl.transports import transport
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 REDUCTIONS = ("sum", "max", "min", "prod")
+_LABEL_BYTES = 256
 
 
 def all_reduce(
@@ -97,7 +99,9 @@ def send(array: np.ndarray, to: int, tag: int = 0, group: str = WORLD) -> None:
     """Send an array to a rank of the group."""
     members = group_of(group)
     _check_place(to, members, "rank", but=members.rank)
-    transport().send(np.asarray(array, order="C"), to, tag, members)
+    array = np.asarray(array, order="C")
+    transport().send(_label(array), to, tag, members)
+    transport().send(array, to, tag, members)
 
 
 def receive(
@@ -106,7 +110,22 @@ def receive(
     """Receive an array from a rank of the group."""
     members = group_of(group)
     _check_place(source, members, "rank", but=members.rank)
-    return transport().receive(np.empty(tuple(shape), dtype), source, tag, members)
+    wanted = np.empty(tuple(shape), dtype)
+    label = transport().receive(np.empty(_LABEL_BYTES, np.uint8), source, tag, members)
+    if np.array_equal(label, _label(wanted)):
+        return transport().receive(wanted, source, tag, members)
+    count, _, sent = label.tobytes().rstrip(b"\0").decode().partition(" ")
+    transport().receive(np.empty(int(count), np.uint8), source, tag, members)  # so that the sender can go on
+    raise HcclError(
+        f"rank {members.ranks[source]} sent {sent}, but rank {world_rank()} receives {_text(wanted)}: give receive() "
+        "the shape and type that are sent"
+    )
+
+
+def _label(array: np.ndarray) -> np.ndarray:
+    """What is sent ahead of an array: its size, type and shape."""
+    text = f"{array.nbytes} {_text(array)}".encode()
+    return np.frombuffer(text.ljust(_LABEL_BYTES, b"\0")[:_LABEL_BYTES], np.uint8).copy()
 
 
 def _check_place(place: int, members: Group, what: str, but: int | None = None) -> None:

@@ -45,6 +45,17 @@ if rank == 0:
     collectives.send(np.array([[1.5, 2.5]], np.float16), 1, tag=7)
 elif rank == 1:
     np.testing.assert_array_equal(collectives.receive((1, 2), np.float16, 0, tag=7), [[1.5, 2.5]])
+if rank == 0:
+    collectives.send(np.ones(8, np.float32), 1)
+    collectives.send(np.ones(2), 1)
+elif rank == 1:
+    try:
+        collectives.receive((4,), np.int32, 0)
+    except HcclError as error:
+        assert "rank 0 sent float32[8], but rank 1 receives int32[4]" in str(error), error
+    else:
+        sys.exit("values of another type and shape were received")
+    np.testing.assert_array_equal(collectives.receive((2,), np.float64, 0), np.ones(2))
 how = sys.argv[1] if len(sys.argv) > 1 else ""
 if how in ("ends", "hangs"):
     reported = Path(sys.argv[2]) / "reported"
