@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -61,6 +62,20 @@ def _returned() -> int | None:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return getattr(metadata, "num_forward_returns", None)
+
+
+def _untraced(compiler: Compiler) -> Compiler:
+    """A compiler of backward graphs that may run inside a compiled function.
+
+    There Dynamo would trace the compiler, and later the graph's call, as if they were the user's code.
+    """
+
+    def compile_one(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        run = torch._dynamo.disable(compiler(module, example_inputs), reason="a compiled backward graph")
+        run._boxed_call = True
+        return run
+
+    return torch._dynamo.disable(compile_one, reason="the compiler of backward graphs")
 
 
 def _boxed(function: Callable[..., Any]) -> Any:
@@ -121,7 +136,7 @@ def compile_graphs(
             module,
             example_inputs,
             fw_compiler=get_compiler(config, "forward"),
-            bw_compiler=get_compiler(config, "backward"),
+            bw_compiler=_untraced(get_compiler(config, "backward")),
             inference_compiler=keeper,  # type: ignore[arg-type]
             partition_fn=joint_graph.split_joint_graph,
             decompositions={**decompositions.table(), **(extra or {})},

@@ -138,6 +138,7 @@ def _encoder_layer(
 
 
 _OWN: dict[Any, Callable[..., Any]] = {
+    aten._neg_view.default: aten.neg.default,  # programs read memory, which does not know that it is negated
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,

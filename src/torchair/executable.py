@@ -109,6 +109,7 @@ class CompiledGraph:
         returned: int | None = None,
     ) -> None:
         self.free = _only_saved(module, returned) if returned is not None else frozenset()
+        _resolve_negatives(module)
         self.module = module
         self.kind = kind
         self.options = options
@@ -318,6 +319,24 @@ def _unwritten(module: fx.GraphModule, places: list[fx.Node], static: Sequence[i
     return [
         i for i in static if places[i] not in written and isinstance(places[i].meta.get("val"), torch.Tensor)
     ]
+
+
+def _resolve_negatives(module: fx.GraphModule) -> None:
+    """Read arguments that are the negative of their memory (`z.conj().imag`) through a copy; write them in place."""
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    for place in places:
+        value = place.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value.is_neg():
+            continue
+        with module.graph.inserting_after(places[-1]):
+            read = module.graph.call_function(torch.ops.aten.resolve_neg.default, (place,))
+        read.meta = {**place.meta, "val": value.resolve_neg()}
+        place.replace_all_uses_with(read, lambda user, read=read: user is not read and not _writes(user))
+        module.recompile()
+
+
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _only_saved(module: fx.GraphModule, returned: int) -> frozenset[fx.Node]:

@@ -72,6 +72,10 @@ def _end(_: Any) -> None:
             pause.__exit__()
 
 
+_BEGIN = torch._dynamo.disable(_begin, reason="PyTorch holds the lock of tracing")
+_END = torch._dynamo.disable(_end, reason="PyTorch holds the lock of tracing")
+
+
 def traced_again(original: Callable[..., Any]) -> Callable[..., Any]:
     """Dynamo's compilation of a frame; what fails with open sizes of 0 and 1 is tried with the usual assumption."""
 
@@ -117,7 +121,11 @@ def with_causality(original: Callable[[], dict[Any, Any]]) -> Callable[[], dict[
 
 
 def register() -> None:
-    """Register the callback for every trace, once per process."""
-    if _begin not in callback_handler.start_callbacks:
-        callback_handler.register_start_callback(_begin)
-        callback_handler.register_end_callback(_end)
+    """Register the callbacks for every trace, once per process.
+
+    A backward pass that starts inside a compiled function is compiled while Dynamo traces every Python function that
+    is called; PyTorch calls these while it holds the lock that tracing needs.
+    """
+    if _BEGIN not in callback_handler.start_callbacks:
+        callback_handler.register_start_callback(_BEGIN)
+        callback_handler.register_end_callback(_END)
