@@ -35,6 +35,10 @@ CASES: dict[str, Case] = {  # function, good, bad, the operator that the error n
         lambda i: F.max_unpool2d(PLANES[:, :1], i.view(3, 1, 1, 1), 2), [0, 1, 3], [[0, 4, 1], [-1, 0, 0]], "scatter"
     ),
     "one_hot": (lambda i: F.one_hot(i, 5), [0, 1, 4], [[0, 5, 2]], "one_hot"),
+    "index_fill": (lambda i: X.index_fill(0, i, 2.0), [0, -5, 2], [[0, 5, 2], [0, -6, 2]], "index_fill"),
+    "binary_cross_entropy": (
+        lambda i: F.binary_cross_entropy(i / 4, i.flip(0) / 4), [0, 1, 4], [[0, 5, 1], [-1, 0, 4]], "between 0 and 1"
+    ),
     "floor_divide": (lambda i: WHOLE // i, [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
     "remainder": (lambda i: WHOLE % i, [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
     "fmod": (lambda i: torch.fmod(WHOLE, i), [1, 2, -3], [[1, 0, 3]], "ZeroDivisionError"),
@@ -59,6 +63,46 @@ def test_wrong_numbers_raise_and_later_calls_are_right(name: str, dynamic: bool)
 def test_constants_that_are_wrong_raise() -> None:
     with pytest.raises(IndexError):
         torch.compile(lambda x: x[torch.tensor([7])] + 1, backend="npu")(X)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:0].max(),
+        lambda x: x[:, :0].min(),
+        lambda x: (x > 0).argmax(),
+        lambda x: F.binary_cross_entropy(x[:1] * 0 + 0.5, x[:1] * float("nan")),
+    ],
+)
+def test_what_pytorch_refuses_to_compute_raises(function: Any) -> None:
+    torch._dynamo.reset()
+    with pytest.raises((IndexError, RuntimeError)) as theirs:
+        function(X)
+    with pytest.raises(theirs.type):
+        torch.compile(function, backend="npu")(X)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weight", [None, torch.rand(6)], ids=["plain", "weighted"])
+@pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=str)
+def test_losses_of_probabilities_and_their_gradients(
+    shape: tuple[int, ...], weight: torch.Tensor | None, reduction: str
+) -> None:
+    torch._dynamo.reset()
+    target = torch.rand(shape)
+    target.view(-1)[:2] = torch.tensor([0.0, 1.0])
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(x, target, weight, reduction=reduction)
+
+    start = torch.rand(shape)
+    start.view(-1)[1:4] = torch.tensor([0.0, 1.0, 0.0])
+    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    found, wanted = torch.compile(run, backend="npu")(ours), run(theirs)
+    torch.testing.assert_close(found, wanted)
+    found.sum().backward()
+    wanted.sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -11,7 +11,7 @@ from ge.ops.aten import AtenNode
 from ge.ops.math.checks import in_range, nonzero
 from ge.ops.plugins import Unsupported
 
-__all__ = ["OUTSIDE", "divisor_of", "places_of"]
+__all__ = ["OUTSIDE", "divisor_of", "failing_where", "places_of"]
 
 
 OUTSIDE = "{what}{place} = {value} is out of bounds for dimension with size {size}"
@@ -51,6 +51,19 @@ def divisor_of(n: AtenNode, value: Any) -> Any:
         return nonzero(n.builder, value, operator=n.type, message=text)
     except GeError as error:
         raise Unsupported("a constant divisor is zero: PyTorch's own kernel says so") from error
+
+
+def failing_where(n: AtenNode, value: Any, wrong: Any, text: str) -> Any:
+    """A tensor of floats; the run fails if a condition holds for any element."""
+    axes = list(range(desc_of(wrong).rank))
+    found = n.op("ReduceAny", wrong, axes=axes, keepdims=False) if axes else wrong
+    try:
+        checked = in_range(
+            n.builder, n.cast(found, "int32"), [1], operator=n.type, message=f"{_named(n)}: {text}"
+        )
+    except GeError as error:
+        raise Unsupported("a constant is invalid: PyTorch's own kernel says so") from error
+    return n.op("Add", value, n.cast(checked, desc_of(value).dtype))  # zero, once the check has passed
 
 
 def _named(n: AtenNode) -> str:

@@ -12,7 +12,7 @@ from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.checks import OUTSIDE, places_of
+from ge.parsers.aten.checks import OUTSIDE, failing_where, places_of
 from ge.parsers.aten.movement import axis_of
 
 
@@ -76,6 +76,28 @@ def _nll_loss(n: AtenNode) -> Any:
         return n.back(losses), n.back(whole, 1)
     whole, loss = total(weights), total(losses)
     return n.back(n.op("Div", loss, whole) if reduction == _MEAN else loss), n.back(whole, 1)
+
+
+@aten("binary_cross_entropy")
+def _binary_cross_entropy(n: AtenNode) -> Any:
+    """The loss of probabilities, with logarithms of at least -100."""
+    x, target, weight = n.arg("self"), n.arg("target"), n.arg("weight")
+    desc, reduction = desc_of(x), int(n.arg("reduction", _MEAN))
+    if desc.dtype not in ("float32", "float64") or desc_of(target) != desc or not desc.size:
+        raise Unsupported(f"binary_cross_entropy of {desc} and {desc_of(target)}")
+    least = n.cast(-100.0, desc.dtype)
+    off = n.op("Mul", n.op("Sub", target, 1.0), n.op("Maximum", n.op("Log1p", n.op("Neg", x)), least))
+    loss = n.op("Sub", off, n.op("Mul", target, n.op("Maximum", n.op("Log", x), least)))
+    if weight is not None:
+        loss = n.op("Mul", loss, n.spread(n.cast(weight, desc.dtype), desc.shape))
+    if reduction in (_MEAN, _SUM):
+        type_ = "ReduceMean" if reduction == _MEAN else "ReduceSum"
+        loss = n.op(type_, loss, axes=list(range(desc.rank)), keepdims=False) if desc.rank else loss
+    for value, name in ((x, "input"), (target, "target")):
+        inside = n.op("And", n.op("GreaterEqual", value, 0.0), n.op("LessEqual", value, 1.0))
+        text = f"all elements of {name} should be between 0 and 1"
+        loss = failing_where(n, loss, n.op("Not", inside), text)
+    return loss
 
 
 @aten("take")
@@ -186,6 +208,23 @@ def _index_add(n: AtenNode) -> Any:
     places = n.shaped(places, [desc_of(places).size, 1])
     reduction = "add" if n.type.startswith("index_add") else "none"
     made = n.op("ScatterNd", n.turned(x, perm), places, n.turned(source, perm), reduction=reduction)
+    return n.turned(made, list(np.argsort(perm)))
+
+
+@aten("index_fill")
+def _index_fill(n: AtenNode) -> Any:
+    """Rows of one number; unlike those of index_add and index_copy, their places may count from the end."""
+    x, axis = n.arg("self"), axis_of(n)
+    desc = desc_of(x)
+    if desc.dtype == "bool" or not desc.size or not desc.rank:
+        raise Unsupported(f"rows of {desc} filled")
+    perm = [axis, *(a for a in range(desc.rank) if a != axis)]
+    extent = desc.shape[axis]
+    places = places_of(n, n.cast(n.arg("index"), "int64"), extent, from_end=True)
+    wrapped = n.op("Select", n.op("Less", places, 0), n.op("Add", places, extent), places)
+    count = desc_of(places).size
+    rows = n.spread(n.cast(n.arg("value"), desc.dtype), [count, *(desc.shape[a] for a in perm[1:])])
+    made = n.op("ScatterNd", n.turned(x, perm), n.shaped(wrapped, [count, 1]), rows, reduction="none")
     return n.turned(made, list(np.argsort(perm)))
 
 

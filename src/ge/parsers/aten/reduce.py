@@ -47,6 +47,8 @@ def _sum(n: AtenNode) -> Any:
 @aten("amax", "amin", "max.default", "min.default")
 def _extreme(n: AtenNode) -> Any:
     x = n.arg("self")
+    if ".default" in n.type and not desc_of(x).size:
+        raise Unsupported("PyTorch reports the extreme of no elements")
     biggest = "max" in n.type.partition(".")[0]
     if desc_of(x).dtype == "bool":
         return _reduced(n, "ReduceAny" if biggest else "ReduceAll", x, axes_of(n))
@@ -65,7 +67,7 @@ def _arg(n: AtenNode) -> Any:
     desc = desc_of(x)
     type_ = "ArgMax" if n.type.startswith("argmax") else "ArgMin"
     if desc.dtype == "bool":
-        x = n.op("Cast", x, to="uint8")
+        raise Unsupported("PyTorch refuses the place of an extreme of bools")
     if n.arg("dim") is None:
         x, axis = n.shaped(x, [desc.size]), 0
     else:
