@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.lite.python import schema_py_generated as schema
 
 import ge
 from ge import atc
@@ -37,9 +38,13 @@ def of_model(model: Any, quantised: str = "", shape: Sequence[int] = ()) -> byte
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantised == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if quantised == "int8":
+    if quantised.startswith("int"):
         rng = np.random.default_rng(1)
         converter.representative_dataset = lambda: ([rng.random((1, *shape), np.float32)] for _ in range(8))
+    if quantised == "int16":
+        kinds = tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+        converter.target_spec.supported_ops = [kinds]
+    if quantised == "int8":
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.inference_input_type = converter.inference_output_type = tf.int8
     return converter.convert()
@@ -146,8 +151,15 @@ def _control(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
     return [chosen, looped]
 
 
+def _selections(x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+    boxes = tf.concat([x[:, :2], x[:, :2] + tf.abs(y[:, 2:]) + 0.1], 1)
+    chosen = tf.image.non_max_suppression(boxes, x[:, 0], 2, 0.4)  # has zeros behind the boxes that are kept
+    same = x * 2
+    return [*tf.unique(tf.cast(y[0], tf.int32)), tf.gather(x, chosen), same, same]
+
+
 @pytest.mark.parametrize(
-    "function", [_arithmetic, _decisions, _moves, _control], ids=lambda f: f.__name__[1:]
+    "function", [_arithmetic, _decisions, _moves, _control, _selections], ids=lambda f: f.__name__[1:]
 )
 def test_operators(function: Callable[..., Any], tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
@@ -187,6 +199,14 @@ def test_a_quantised_network(quantised: str, tmp_path: Path) -> None:
     x = np.random.default_rng(5).random((1, 16, 16, 3), np.float32)
     feeds = [np.round(x * 255 - 128).astype(np.int8)] if quantised == "int8" else [x]
     compare(content, feeds, tmp_path, {"int8": 1.0, "dynamic": 2e-3}.get(quantised, 1e-5))
+
+
+def test_biases_of_64_bits(tmp_path: Path) -> None:
+    """Activations of 16 bits beside weights of 8."""
+    tf.keras.utils.set_random_seed(0)
+    layers = [L.Input((6, 6, 3), batch_size=1), L.Conv2D(4, 3, activation="relu"), L.Flatten(), L.Dense(5)]
+    x = np.random.default_rng(5).random((1, 6, 6, 3), np.float32)
+    compare(of_model(tf.keras.Sequential(layers), "int16", (6, 6, 3)), [x], tmp_path, 1e-3)
 
 
 @pytest.mark.slow
@@ -252,6 +272,80 @@ def test_operators_of_tensorflow_itself(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours(converter.convert(), [x], tmp_path)[0], function(x).numpy(), atol=1e-6)
 
 
+def _with_detection(classes: int, background: int, options: dict[str, Any], folder: Path) -> bytes:
+    """A network that ends in TensorFlow Lite's own operator for detections, as exporters of detectors write it."""
+    values = {
+        "max_detections": 6, "max_classes_per_detection": 1, "nms_score_threshold": 0.4, "nms_iou_threshold": 0.3,
+        "num_classes": classes, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 4.0,
+        "use_regular_nms": False, **options,
+    }  # fmt: skip
+    kinds = {bool: "b", int: "i", float: "f"}
+    attributes = [
+        f'attr {{ key: "{k}" value {{ {kinds[type(v)]}: {str(v).lower()} }} }}' for k, v in values.items()
+    ]
+
+    @tf.function(experimental_implements=" ".join(['name: "TFLite_Detection_PostProcess"', *attributes]))
+    def detections(boxes: tf.Tensor, scores: tf.Tensor, anchors: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.constant(0.0, name=n) for n in ("boxes", "classes", "scores", "count")]
+
+    rng = np.random.default_rng(0)
+    anchors = np.concatenate([rng.random((40, 2)), rng.uniform(0.1, 0.4, (40, 2))], 1).astype(np.float32)
+    module = tf.Module()
+    module.run = tf.function(
+        lambda boxes, scores: dict(zip("abcd", detections(boxes, tf.sigmoid(scores), anchors), strict=True)),
+        input_signature=[tf.TensorSpec((1, 40, 4)), tf.TensorSpec((1, 40, classes + background))],
+    )
+    tf.saved_model.save(module, str(folder / "saved"), module.run)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "saved"))
+    converter.allow_custom_ops = True
+    return converter.convert()
+
+
+@pytest.mark.parametrize(
+    "background, options",
+    [
+        (1, {}),
+        (0, {"max_classes_per_detection": 2, "nms_score_threshold": 0.7}),
+        (1, {"use_regular_nms": True, "detections_per_class": 2}),
+    ],
+    ids=["best class", "two classes", "each class"],
+)
+def test_detections(background: int, options: dict[str, Any], tmp_path: Path) -> None:
+    content = _with_detection(5, background, options, tmp_path)
+    rng = np.random.default_rng(1)
+    draws = {n: rng.normal(size=(1, 40, n)).astype(np.float32) for n in (4, 5 + background)}
+    model = schema.Model.GetRootAsModel(content, 0).Subgraphs(0)
+    feeds = [draws[model.Tensors(int(i)).Shape(2)] for i in model.InputsAsNumpy()]
+    expected, found = interpreted(content, feeds), ours(content, feeds, tmp_path)
+    (count,) = (int(e[0]) for e in expected if e.shape == (1,))
+    assert count > 1
+    for want, got in zip(expected, found, strict=True):  # what is behind them is left undefined there
+        assert want.shape == got.shape and want.dtype == got.dtype
+        kept = count * options.get("max_classes_per_detection", 1)
+        places = (slice(None), slice(kept))[: want.ndim]
+        np.testing.assert_allclose(got[places], want[places], rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_that_depend_on_data(tmp_path: Path) -> None:
+    content = converted(lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0), 0) + 1, [(5, 4)])
+    compare(content, [np.random.default_rng(4).normal(size=(5, 4)).astype(np.float32)], tmp_path)
+
+
+def test_slices_whose_ends_count_from_their_begins(tmp_path: Path) -> None:
+    import flatbuffers
+
+    model = schema.ModelT.InitFromPackedBuf(converted(lambda x: x[1:3:2, 2:3:2] * 2, [(5, 6)]), 0)
+    (options,) = (
+        o.builtinOptions for o in model.subgraphs[0].operators if hasattr(o.builtinOptions, "offset")
+    )
+    options.offset = True
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), b"TFL3")
+    content = bytes(builder.Output())
+    x = np.arange(30, dtype=np.float32).reshape(5, 6)
+    np.testing.assert_array_equal(ours(content, [x], tmp_path)[0], x[1:4:2, 2:5:2] * 2)
+
+
 def test_what_is_not_mapped_is_named() -> None:
     content = converted(lambda x: tf.abs(tf.signal.rfft2d(x)), [(4, 4)])
     with pytest.raises(UnsupportedOperatorsError, match="RFFT2D"):
@@ -288,7 +382,5 @@ def test_damaged_files_raise_errors_of_ours() -> None:
 
 def test_numbers_of_operators() -> None:
     """Names stand at the places of their numbers in TensorFlow's own schema."""
-    from tensorflow.lite.python import schema_py_generated as schema
-
     for name in NAMES:
         assert NAMES.index(name) == getattr(schema.BuiltinOperator, name)

@@ -168,11 +168,14 @@ def first_stage(
     """A model to be taken in stages, the names of its outputs, and its inputs with -1 for open sizes."""
     from ge.parsers.onnx import stages as onnx
     from ge.parsers.tensorflow import stages as tensorflow
+    from ge.parsers.tflite import parser as tflite
 
     is_file = isinstance(source, (str, os.PathLike))
     kind = framework_of(Path(source)) if is_file else None
     if kind is Framework.TENSORFLOW or type(source).__name__ in ("GraphDef", "MetaGraphDef", "SavedModel"):
         return tensorflow.first_stage(source, options)
+    if kind is Framework.TFLITE:
+        return tflite.first_stage(source, options)
     return onnx.first_stage(source, options)
 
 

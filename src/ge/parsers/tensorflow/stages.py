@@ -21,7 +21,7 @@ from ge.ir.types import TENSORS
 from ge.ops.builder import GraphBuilder
 from ge.options import CompileOptions
 from ge.parsers.tensorflow.convert import Converter, Scope, remedy_of
-from ge.parsers.tensorflow.files import load_model
+from ge.parsers.tensorflow.files import Signature, load_model
 from ge.parsers.tensorflow.graph import Body, GraphNode, Library, Ref, topological
 from ge.parsers.tensorflow.host import INTEGERS, OPERATORS, HostNode
 from ge.parsers.tensorflow.host.operators import Resources, as_bytes
@@ -32,7 +32,7 @@ from ge.parsers.tensorflow.positions import Positions
 from ge.parsers.tensorflow.state import VariableStore
 from ge.parsers.tensorflow.values import Binding, Missing
 
-__all__ = ["TensorflowStage", "first_stage"]
+__all__ = ["TensorflowStage", "first_stage", "stage_of_body"]
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2")
 _BRANCHES = ("If", "StatelessIf")
@@ -51,7 +51,7 @@ class _Model:
 
     name: str
     library: Library
-    store: VariableStore
+    store: VariableStore | None
     inputs: Mapping[str, Ref]
     resources: Resources
 
@@ -62,11 +62,26 @@ class _Model:
 def first_stage(source: Any, options: CompileOptions) -> tuple[TensorflowStage, tuple[str, ...], Sizes]:
     """The whole model, the names of its outputs, and its inputs with -1 for open sizes."""
     file = load_model(source)
-    library, outer = bodies_of(file)
+    library, body = bodies_of(file)
     signature = None if options.output_nodes else signature_of(file, options.signature or None)
+    store = VariableStore(file.checkpoint, body, library, file.restore_node)
+    resources = Resources(checkpoint=file.checkpoint, assets=file.assets)
+    return stage_of_body(file.name, body, signature, options, library, store, resources)
+
+
+def stage_of_body(
+    name: str,
+    outer: Body,
+    signature: Signature | None,
+    options: CompileOptions,
+    library: Library | None = None,
+    store: VariableStore | None = None,
+    resources: Resources | None = None,
+) -> tuple[TensorflowStage, tuple[str, ...], Sizes]:
+    """The same of a body whose inputs are placeholders."""
+    library = library or Library()
     wanted = outputs_of(outer, signature, options.output_nodes)
     outer.results = list(wanted.values())
-    store = VariableStore(file.checkpoint, outer, library, file.restore_node)
     body = inlined(outer, library)
     reached = _reached(body, body.results)
     specs = signature.inputs if signature is not None else {}
@@ -74,9 +89,7 @@ def first_stage(source: Any, options: CompileOptions) -> tuple[TensorflowStage, 
     inputs.update(
         {n: (n, 0) for n in reached if body.nodes[n].op in _PLACEHOLDERS and (n, 0) not in inputs.values()}
     )
-    model = _Model(
-        file.name, library, store, inputs, Resources(checkpoint=file.checkpoint, assets=file.assets)
-    )
+    model = _Model(name, library, store, inputs, resources or Resources())
     _check(model, body, reached)
     _fill_tables(model, body)
     sizes = {key: _declared(body.nodes[ref[0]], options.input_shapes.get(key)) for key, ref in inputs.items()}

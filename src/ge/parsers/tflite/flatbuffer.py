@@ -13,7 +13,7 @@ import numpy as np
 
 from ge.errors import GeError
 
-__all__ = ["IDENTIFIER", "TABLES", "Table", "flexible_strings", "root"]
+__all__ = ["IDENTIFIER", "TABLES", "Table", "flexible_map", "flexible_strings", "root"]
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of every file
 
@@ -142,6 +142,7 @@ _SCHEMA: dict[str, tuple[str, ...]] = {
         "5 offset bool",
     ),
     "Type": ("0 type byte",),
+    "Unique": ("0 type byte=2",),  # int32
     "FakeQuant": ("0 min float", "1 max float", "2 num_bits int", "3 narrow_range bool"),
     "Pack": ("0 num int", "1 axis int"),
     "Axis": ("0 axis int",),
@@ -252,26 +253,72 @@ class Table:
         return np.frombuffer(self._data, form, _at("<I", self._data, start), start + 4)
 
 
-def flexible_strings(data: bytes, where: str) -> list[bytes]:
-    """The strings of a flexbuffer that is a vector of strings, as custom operators have it for their options."""
+class _Flexible:
+    """A flexbuffer, the form of custom operators' options: a vector at `start` whose numbers have `width` bytes."""
 
-    def number(place: int, width: int) -> int:
-        if not 0 <= place <= len(data) - width:
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data, self.where = data, where
+        self.width = 1 << (self.number(len(data) - 2, 1) & 3)
+        root_width = self.number(len(data) - 1, 1)
+        at = len(data) - 2 - root_width
+        self.start = at - self.number(at, root_width)
+        self.count = self.number(self.start - self.width, self.width)
+
+    def bytes_at(self, place: int, width: int) -> bytes:
+        if not 0 <= place <= len(self.data) - width:
             raise GeError(
-                "E10101", "the file is damaged: the options of a custom operator end early", location=where
+                "E10101",
+                "the file is damaged: the options of a custom operator end early",
+                location=self.where,
             )
-        return int.from_bytes(data[place : place + width], "little")
+        return self.data[place : place + width]
 
-    width, root_width = 1 << (number(len(data) - 2, 1) & 3), number(len(data) - 1, 1)
-    at = len(data) - 2 - root_width
-    start = at - number(at, root_width)
-    count = number(start - width, width)
+    def number(self, place: int, width: int) -> int:
+        return int.from_bytes(self.bytes_at(place, width), "little")
+
+    def kind(self, index: int) -> tuple[int, int]:
+        """The type of an element, and the width of what it refers to."""
+        packed = self.number(self.start + self.count * self.width + index, 1)
+        return packed >> 2, 1 << (packed & 3)
+
+
+def flexible_strings(data: bytes, where: str) -> list[bytes]:
+    """The strings of a flexbuffer that is a vector of strings."""
+    vector = _Flexible(data, where)
     found = []
-    for i in range(count):
-        place = start + i * width
-        place -= number(place, width)
-        size = 1 << (number(start + count * width + i, 1) & 3)
-        length = number(place - size, size)
-        number(place, length)
-        found.append(data[place : place + length])
+    for i in range(vector.count):
+        place = vector.start + i * vector.width
+        place -= vector.number(place, vector.width)
+        _, size = vector.kind(i)
+        found.append(vector.bytes_at(place, vector.number(place - size, size)))
+    return found
+
+
+# Types of numbers; those of 6 to 8 are elsewhere in the buffer.
+_FLEXIBLE_NUMBERS = {1: "i", 2: "u", 3: "f", 6: "i", 7: "u", 8: "f", 26: "u"}
+
+
+def flexible_map(data: bytes, where: str) -> dict[str, float]:
+    """The numbers of a flexbuffer that is a map, by their names."""
+    values = _Flexible(data, where)
+    at = values.start - 3 * values.width
+    keys, width = at - values.number(at, values.width), values.number(at + values.width, values.width)
+    found = {}
+    for i in range(values.count):
+        key = keys + i * width
+        key -= values.number(key, width)
+        name = data[key : data.find(b"\0", key)].decode("ascii", "replace")
+        kind, size = values.kind(i)
+        place = values.start + i * values.width
+        if kind not in _FLEXIBLE_NUMBERS:
+            continue
+        if kind in (6, 7, 8):
+            place -= values.number(place, values.width)
+        else:
+            size = values.width
+        form, number = _FLEXIBLE_NUMBERS[kind], values.bytes_at(place, size)
+        if form == "f" and size > 1:
+            found[name] = struct.unpack({2: "<e", 4: "<f"}.get(size, "<d"), number)[0]
+        else:
+            found[name] = int.from_bytes(number, "little", signed=form == "i")
     return found

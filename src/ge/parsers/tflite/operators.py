@@ -15,7 +15,7 @@ from ge.parsers.tensorflow.convert import Context, Outputs, handler
 from ge.parsers.tensorflow.graph import Ref
 from ge.parsers.tensorflow.protos import decode
 from ge.parsers.tensorflow.tensor import attributes
-from ge.parsers.tflite.flatbuffer import flexible_strings
+from ge.parsers.tflite.flatbuffer import flexible_map, flexible_strings
 
 if TYPE_CHECKING:
     from ge.parsers.tflite.subgraph import Operation
@@ -68,17 +68,15 @@ _SAME = """
     RESIZE_BILINEAR ResizeBilinear ResizeBilinear align_corners half_pixel_centers
     RESIZE_NEAREST_NEIGHBOR ResizeNearestNeighbor ResizeNearest align_corners half_pixel_centers
     CUMSUM Cumsum Cumsum exclusive reverse | MATRIX_DIAG MatrixDiag | MATRIX_SET_DIAG MatrixSetDiag
-    UNIQUE Unique Type out_idx=type | SEGMENT_SUM SegmentSum | UNSORTED_SEGMENT_SUM UnsortedSegmentSum
+    UNIQUE Unique Unique out_idx=type | SEGMENT_SUM SegmentSum | UNSORTED_SEGMENT_SUM UnsortedSegmentSum
     UNSORTED_SEGMENT_MAX UnsortedSegmentMax | UNSORTED_SEGMENT_MIN UnsortedSegmentMin
     UNSORTED_SEGMENT_PROD UnsortedSegmentProd | ADD_N AddN | SPARSE_TO_DENSE SparseToDense
     LEAKY_RELU LeakyRelu Leaky alpha | BATCH_MATMUL BatchMatMulV2 BatchMatMul adj_x adj_y
-    NON_MAX_SUPPRESSION_V4 NonMaxSuppressionV4 | NON_MAX_SUPPRESSION_V5 NonMaxSuppressionV5
     PACK Pack Pack axis | UNPACK Unpack Pack num axis | SPLIT Split Split num_split=num
     SPLIT_V SplitV Split num_split=num | SHAPE Shape Type out_type=type
     ARG_MAX ArgMax Type output_type=type | ARG_MIN ArgMin Type output_type=type
     FAKE_QUANT FakeQuantWithMinMaxArgs FakeQuant min max num_bits narrow_range
     BUCKETIZE Bucketize Bucketize boundaries
-    STRIDED_SLICE StridedSlice StridedSlice begin_mask end_mask ellipsis_mask new_axis_mask shrink_axis_mask
     SQUEEZE Squeeze Squeeze squeeze_dims
 """
 # Which table of flatbuffer.TABLES holds an operator's options.
@@ -109,7 +107,7 @@ def _lite(*names: str, options: str = "None") -> Callable[[Callable[[Operation],
     return declare
 
 
-def _ints(values: list[int]) -> np.ndarray:
+def _ints(values: list[Any]) -> np.ndarray:
     return np.array(values, np.int32)
 
 
@@ -305,6 +303,16 @@ def _gather(op: Operation) -> Converted:
     return op.emit("GatherV2", op.ref(0), op.ref(1), axis, batch_dims=int(op.option("batch_dims")))
 
 
+@_lite("STRIDED_SLICE", options="StridedSlice")
+def _strided_slice(op: Operation) -> Converted:
+    """With `offset`, ends count from the begins."""
+    x, begin, end, strides = op.refs()
+    if op.option("offset"):
+        end = op.emit("AddV2", begin, end)
+    names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    return op.emit("StridedSlice", x, begin, end, strides, **{name: op.option(name) for name in names})
+
+
 @_lite("MIRROR_PAD", options="Mirror")
 def _mirrored(op: Operation) -> Converted:
     return op.emit("MirrorPad", *op.refs(), mode=("REFLECT", "SYMMETRIC")[op.option("mode")])
@@ -315,6 +323,105 @@ def _cast(op: Operation) -> Converted:
     if op.type == "BITCAST":
         return op.emit("Bitcast", op.ref(0), type=op.outputs[0].dtype)
     return op.emit("Cast", op.ref(0), SrcT=op.inputs[0].dtype, DstT=op.outputs[0].dtype)
+
+
+# -- detection ---------------------------------------------------------------------------------------------------
+
+
+@_lite("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5")
+def _non_max_suppression(op: Operation) -> Converted:
+    """The results have room for the largest number of boxes, with zeros behind those that are kept."""
+    kind = f"NonMaxSuppression{op.type[-2:]}"
+    first = op.emit(kind, *op.refs(), pad_to_max_output_size=True)
+    return [(first[0], i) for i in range(len(op.outputs))]
+
+
+_DETECTION = (
+    *(
+        "max_detections",
+        "max_classes_per_detection",
+        "num_classes",
+        "nms_score_threshold",
+        "nms_iou_threshold",
+    ),
+    *("y_scale", "x_scale", "h_scale", "w_scale"),
+)
+
+
+@_lite("TFLite_Detection_PostProcess")
+def _detection(op: Operation) -> Converted:
+    """Decodes boxes (1, N, 4) against anchors (N, 4) and keeps the best: boxes, classes, scores, and how many.
+
+    1. By default, boxes compete by the best score of any class, and each kept one gives its best classes.
+    2. With `use_regular_nms`, boxes compete within each class, and the best of all classes are kept.
+    """
+    options = flexible_map(bytes(op.table.custom_options), op.reader.where)
+    if absent := [name for name in _DETECTION if name not in options]:
+        raise op.refused(f"its options lack {', '.join(absent)}", "export the model again")
+    if [len(tensor.shape) for tensor in op.inputs] != [3, 3, 2] or op.shape(0)[0] != 1:
+        raise op.refused("it does not read boxes and scores of one image, and anchors")
+    boxes = _decoded_boxes(op, options)
+    scores = op.ref(1)
+    given, wanted = op.shape(1)[2], int(options["num_classes"])
+    if given - wanted not in (0, 1):
+        raise op.refused(f"it has scores of {given} classes for {wanted}")
+    if given != wanted:  # the first class is the background
+        size = _ints([1, op.shape(1)[1], wanted])
+        scores = op.emit("Slice", scores, _ints([0, 0, given - wanted]), size)
+    # A score at the threshold is kept.
+    least = np.nextafter(np.float32(options["nms_score_threshold"]), np.float32(-np.inf))
+    overlap = np.float32(options["nms_iou_threshold"])
+    most = int(options["max_detections"])
+    if options.get("use_regular_nms"):
+        each = np.int32(min(int(options.get("detections_per_class", 100)), most))
+        first = op.emit(
+            "CombinedNonMaxSuppression", op.emit("ExpandDims", boxes, np.int32(2)), scores, each, np.int32(most),
+            overlap, least, clip_boxes=False, pad_per_class=False,
+        )  # fmt: skip
+        found, kept, classes, count = ((first[0], i) for i in range(4))
+        return [found, classes, kept, op.emit("Cast", count, SrcT="int32", DstT="float32")]
+    per_box = int(options["max_classes_per_detection"])
+    return _by_best_class(op, boxes, scores, wanted, (overlap, least), most, per_box)
+
+
+def _decoded_boxes(op: Operation, options: dict[str, Any]) -> Ref:
+    """Boxes (1, N, 4) as y1, x1, y2, x2 from centres and sizes relative to those of anchors."""
+    scale = np.array([options[f"{axis}_scale"] for axis in "yxhw"], np.float32)
+    moved = op.emit("Div", op.ref(0), scale)
+    anchors = op.emit("ExpandDims", op.ref(2), np.int32(0))
+    (centres, sizes), (anchor_centres, anchor_sizes) = (
+        [(op.emit("Split", np.int32(2), x, num_split=2)[0], i) for i in range(2)] for x in (moved, anchors)
+    )
+    centre = op.emit("AddV2", op.emit("Mul", centres, anchor_sizes), anchor_centres)
+    half = op.emit("Mul", op.emit("Mul", op.emit("Exp", sizes), anchor_sizes), np.float32(0.5))
+    corners = op.emit("Sub", centre, half), op.emit("AddV2", centre, half)
+    return op.emit("ConcatV2", *corners, np.int32(2), N=2)
+
+
+def _by_best_class(
+    op: Operation, boxes: Ref, scores: Ref, classes: int, thresholds: tuple[Any, Any], most: int, per_box: int
+) -> Converted:
+    classes = min(per_box, classes)
+    ranked = op.emit("TopKV2", op.emit("Squeeze", scores, squeeze_dims=[0]), np.int32(classes))[0]
+    best, which = (ranked, 0), op.emit("Cast", (ranked, 1), SrcT="int32", DstT="float32")
+    boxes = op.emit("Squeeze", boxes, squeeze_dims=[0])
+    first = op.emit("Max", best, _ints([1]))
+    chosen = op.emit(
+        "NonMaxSuppressionV4", boxes, first, np.int32(most), *thresholds, pad_to_max_output_size=True
+    )[0]
+    is_kept = op.emit("Less", np.arange(most, dtype=np.int32), (chosen, 1))
+    is_kept = op.emit("ExpandDims", is_kept, np.int32(1))
+
+    def rows(x: Ref) -> Ref:
+        return op.emit("SelectV2", is_kept, op.emit("GatherV2", x, (chosen, 0), np.int32(0)), np.float32(0))
+
+    found = op.emit("Tile", op.emit("ExpandDims", rows(boxes), np.int32(1)), _ints([1, per_box, 1]))
+    absent = per_box - classes
+    padded = [op.emit("Pad", rows(x), _ints([[0, 0], [0, absent]])) for x in (which, best)]
+    flat = [op.emit("Reshape", x, _ints([1, most * per_box, *([4] if i == 0 else [])]))
+            for i, x in enumerate((found, *padded))]  # fmt: skip
+    count = op.emit("Cast", (chosen, 1), SrcT="int32", DstT="float32")
+    return [*flat, op.emit("Reshape", count, _ints([1]))]
 
 
 # -- control -------------------------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ class Tensor:
 
     @property
     def quantised(self) -> bool:
-        """Whether its integers stand for real numbers; those of 32 bits do in biases only."""
-        stored = self.dtype in _STORED or (self.dtype == "int32" and self.value is not None)
+        """Whether its integers stand for real numbers; those of 32 and 64 bits do in biases only."""
+        stored = self.dtype in _STORED or (self.dtype in ("int32", "int64") and self.value is not None)
         return stored and self.scale.size > 0
 
     @property
@@ -123,6 +123,8 @@ class Reader:
         self.values: dict[int, Ref] = {}
         self._real: dict[int, Ref] = {}
         self._constants: dict[tuple[str, bytes], Ref] = {}
+        made = [self.table.inputs, *(operator.outputs for operator in self.table.operators)]
+        self._computed = {int(i) for numbers in made for i in numbers}
         taken: set[str] = set()
         self.tensors = [self._tensor(t, i, taken) for i, t in enumerate(self.table.tensors)]
 
@@ -227,17 +229,23 @@ class Reader:
             else (np.zeros(0, np.float32), np.zeros(0, np.int64), 0)
         )
         dtype = _TYPES[table.type]
-        value = self._value(table, name, dtype, shape)
+        value = self._value(table, index, name, dtype, shape)
         return Tensor(
             name, "int8" if dtype == "int4" else dtype, shape, signature, scale, zero, int(axis), value
         )
 
-    def _value(self, table: Table, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    def _is_empty_constant(self, table: Table, index: int) -> bool:
+        """A constant without elements has no buffer of its own; what distinguishes it is that nothing computes it."""
+        return 0 in table.shape and table.type != _TYPES.index("string") and index not in self._computed
+
+    def _value(
+        self, table: Table, index: int, name: str, dtype: str, shape: tuple[int, ...]
+    ) -> np.ndarray | None:
         buffers = self.model.buffers
         if table.buffer >= len(buffers):
             raise GeError("E10101", f"the file has no buffer {table.buffer}", node=name, location=self.where)
         data = self._bytes(buffers[table.buffer])
-        if not data.size or table.is_variable:
+        if table.is_variable or (not data.size and not self._is_empty_constant(table, index)):
             return None
         if table.sparsity is not None:
             raise GeError(
