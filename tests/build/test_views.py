@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ge
 from ge.compiler import compile_graph
 from ge.errors import GeError
 from ge.ops.interpret import interpret
@@ -197,3 +198,18 @@ def test_a_check_of_computed_numbers_stays_between_two_kernels():
     assert kinds(model) == ["kernel", "check", "kernel"]
     with pytest.raises(GeError, match=r"\[5\] = 8 is not in \[0, 8\)"):
         model(np.arange(2, 8))
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 5, 1), (3, 5, 4)])
+def test_a_product_with_post_ops_of_tensors_keeps_the_order_of_its_axes(shape: tuple[int, ...]) -> None:
+    """oneDNN reads the operands of post-ops far from their memory where the result's axes are in another order."""
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(s).astype(np.float32) for s in ((3, 5, 8), (8, 4), shape)]
+    g = ge.Graph("net")
+    x, w, b = (g.input(name, a.shape) for name, a in zip("xwb", arrays, strict=True))
+    g.output(ge.ops.transpose(ge.ops.add(ge.ops.matmul(x, w), b), perm=[1, 0, 2]), "y")
+    model = ge.compile(g)
+    strides = [t.outputs[0].strides for t in model.plan.tasks if t.kind == "matmul"]
+    assert all(list(s) == sorted(s, reverse=True) for s in strides)
+    wanted = (arrays[0] @ arrays[1] + arrays[2]).transpose(1, 0, 2)
+    np.testing.assert_allclose(model(*arrays), wanted, rtol=1e-5, atol=1e-5)

@@ -60,7 +60,17 @@ def accepts_output(node: ir.Node, view: View, target: Target, index: int = 0) ->
     """True if a primitive writes this view as fast as a contiguous one."""
     rule = lookup(node.op_type).strided_output
     fits = view.contiguous or (rule is not None and rule(view))
+    if fits and target.kind == "cpu" and not _in_order(view) and NodeView.of(node).attrs.get("post_ops"):
+        return (
+            False  # oneDNN finds the operands of post-ops by the strides of the result, beyond their memory
+        )
     return fits and (target.kind != "cuda" or _runs_on_gpu(node, target, {}, {index: view}))
+
+
+def _in_order(view: View) -> bool:
+    """True if the axes are in the order of their strides, as in a part of a larger tensor."""
+    strides = [stride for stride, size in zip(view.strides, view.shape, strict=True) if size > 1]
+    return strides == sorted(strides, reverse=True)
 
 
 def _runs_on_gpu(
