@@ -23,6 +23,7 @@ from ge.engines.aicore import accepts_input, accepts_output
 from ge.engines.algorithms import precision_attrs
 from ge.errors import GeError
 from ge.implementations import Operation, choose, takes_late_sum
+from ge.implementations.base import BINARY_POST_OPS
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
@@ -455,16 +456,13 @@ _CONTROL: dict[str, Callable[[_GraphLowering, ir.Node], None]] = {
 }
 
 
-_BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
-
-
 def _accumulations(task: Task, target: Target) -> list[Share]:
     """The operands that a primitive adds to its result and could accumulate into instead."""
     post_ops = task.attrs.get("post_ops") or () if target.kind == "cpu" else ()
-    operand = len(task.inputs) - sum(p in _BINARY_POST_OPS for p in post_ops)
+    operand = len(task.inputs) - sum(p in BINARY_POST_OPS for p in post_ops)
     found: list[Share] = []
     for number, post_op in enumerate(post_ops):
-        if post_op not in _BINARY_POST_OPS:
+        if post_op not in BINARY_POST_OPS:
             continue
         source, result = task.inputs[operand], task.outputs[0]
         fits = post_op == "add" and (source.shape, source.dtype) == (result.shape, result.dtype)

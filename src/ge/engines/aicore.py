@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ge.implementations import DECOMPOSED, GENERATED, Operation, choose
+from ge.implementations.base import BINARY_POST_OPS
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ops.base import NodeView, Operator, lookup
 from ge.ops.nn.tasks import operation_of, why_decomposed
@@ -60,10 +61,9 @@ def accepts_output(node: ir.Node, view: View, target: Target, index: int = 0) ->
     """True if a primitive writes this view as fast as a contiguous one."""
     rule = lookup(node.op_type).strided_output
     fits = view.contiguous or (rule is not None and rule(view))
-    if fits and target.kind == "cpu" and not _in_order(view) and NodeView.of(node).attrs.get("post_ops"):
-        return (
-            False  # oneDNN finds the operands of post-ops by the strides of the result, beyond their memory
-        )
+    if fits and target.kind == "cpu" and not _in_order(view):
+        # oneDNN finds the operands of post-ops by the strides of the result, beyond their memory.
+        fits = not any(p in BINARY_POST_OPS for p in NodeView.of(node).attrs.get("post_ops") or ())
     return fits and (target.kind != "cuda" or _runs_on_gpu(node, target, {}, {index: view}))
 
 

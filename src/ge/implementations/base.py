@@ -10,13 +10,16 @@ from typing import Any, ClassVar
 from ge.plan import Task, View
 from ge.target import CostTable, Target
 
-__all__ = ["LIBRARY", "SETTINGS", "Candidate", "Choice", "Library", "Operation", "choose_from", "is_small"]
+__all__ = [
+    *("BINARY_POST_OPS", "LIBRARY", "SETTINGS"),
+    *("Candidate", "Choice", "Library", "Operation", "choose_from", "is_small"),
+]
 
 LIBRARY = "onednn"
 # Attributes of tasks that candidates write: one thread is enough; what cores divide, and sizes of blocks.
 SETTINGS = frozenset({"serial", "by_rows", "by_pixels", "block_pixels", "down", "across"})
 _LEAST_SECONDS = 1e-9
-_TWO_OPERANDS = frozenset({"add", "sub", "mul", "div", "max", "min"})
+BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 
 # FLOPs of one run, from the shapes of the first two inputs and the first output.
 _FLOPS: dict[str, Callable[[Sequence[View], Sequence[View]], int]] = {
@@ -61,7 +64,7 @@ class Operation:
     @property
     def post_operands(self) -> int:
         """The number of trailing inputs that belong to post-ops."""
-        return sum(text in _TWO_OPERANDS for text in self.post_ops)
+        return sum(text in BINARY_POST_OPS for text in self.post_ops)
 
     def flag(self, name: str, default: bool = False) -> bool:
         return bool(self.attrs.get(name, default))
