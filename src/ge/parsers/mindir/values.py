@@ -166,8 +166,8 @@ def attribute_value(attribute: Any, source: str = "") -> Binding:
 
 def _tensors(attribute: Any, source: str) -> Binding:
     messages = list(attribute.tensors) or [attribute.t]
-    if len(messages) == 1 and len(messages[0].ListFields()) <= 2 and not len(messages[0].dims):
-        return _ELEMENT_TYPES.get(messages[0].data_type)  # no data, no axes: an element type
+    if len(messages) == 1 and {field.name for field, _ in messages[0].ListFields()} <= {"data_type", "name"}:
+        return _ELEMENT_TYPES.get(messages[0].data_type)  # without data it stands for an element type
     arrays = [array_of(m, None, source) for m in messages]
     if any(a is None for a in arrays):
         raise malformed(source, "a constant tensor has no data")
