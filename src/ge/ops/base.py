@@ -58,6 +58,7 @@ __all__ = [
     "is_custom",
     "lookup",
     "node_type",
+    "of_post_op",
     "pattern_of",
     "plain_type",
     "program_of",
@@ -604,6 +605,16 @@ def lookup(type_: str) -> type[Operator]:
     if type_ == plain or place >= len(users):
         raise _unknown(type_)
     return users[place]
+
+
+def of_post_op(post_op: str) -> tuple[str, dict[str, Any]] | None:
+    """The type and the attributes of the built-in operator that a post-op stands for; None if there is none."""
+    for type_, operators in _REGISTRY.items():
+        epilogue = operators[0].epilogue if operators and not is_custom(operators[0]) else None
+        attrs = None if epilogue is None else epilogue.attrs_of(post_op)
+        if attrs is not None:
+            return type_, attrs
+    return None
 
 
 def _unknown(type_: str) -> GeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,25 @@ class Epilogue:
         names = [name for _, name, _, _ in string.Formatter().parse(self.form) if name]
         known = {name: self.words.get(attrs[name], attrs[name]) for name in names}
         return "" if None in known.values() else self.form.format(**known)
+
+    def attrs_of(self, post_op: str) -> dict[str, Any] | None:
+        """The attributes for which `of` gives a post-op; None if there are none.
+
+        >>> Epilogue("clip,{min!r},{max!r}").attrs_of("clip,0.0,6.0"), Epilogue("relu").attrs_of("clip,0.0,6.0")
+        ({'min': 0.0, 'max': 6.0}, None)
+        """
+        pattern, numbers = "", set()
+        for text, name, _, conversion in string.Formatter().parse(self.form):
+            pattern += re.escape(text) + (f"(?P<{name}>[^,]+)" if name else "")
+            numbers |= {name} if conversion == "r" else set()
+        found = re.fullmatch(pattern, post_op)
+        if found is None:
+            return None
+        words = {word: value for value, word in self.words.items()}
+        return {
+            name: float(text) if name in numbers else words.get(text, text)
+            for name, text in found.groupdict().items()
+        }
 
 
 class Result(enum.Enum):

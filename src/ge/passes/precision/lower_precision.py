@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from ge.engines import placement_of
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Engine, lookup
+from ge.ops.base import Engine, lookup, of_post_op
 from ge.ops.traits import Epilogue, Result
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
@@ -56,8 +55,8 @@ class LowerPrecision(Pass):
        that is the model's output or that no other product depends on (a gradient that feeds a weight update; the
        weights themselves are float32 inputs and outputs). Vector kernels compute in float32; `store_narrow` decides how
        values are stored between them.
-       The bias and the sums of a product whose result keeps float32 are nodes of their own if the target has no
-       primitive with both.
+       The bias and the epilogues of a product whose result keeps float32 are nodes of their own if the target has a
+       primitive only without them; a product with epilogues stays as it is if it has none at all.
     4. If the machine's primitives lack the narrow type, modes that allow it change nothing, and modes that force it are
        emulated (see `widen_unsupported`); either way the graph carries a note.
     5. cube_fp16in_fp32out narrows only the operands of products; results and stored values stay float32.
@@ -160,24 +159,42 @@ def _lower(graph: ir.Graph, node: ir.Node, mode: Mode, options: CompileOptions, 
     for index, value in enumerate(node.inputs):
         keep = value is None or index in precision.keeps or (index > 2 and wide_result)
         inputs.append(value if keep else _narrowed(r, node, index, mode.dtype))
-    made = _with_wide_result(r, node, inputs) if wide_result else r.op_like(node, inputs)
+    made = _with_wide_result(r, node, inputs, mode.dtype) if wide_result else r.op_like(node, inputs)
     results = list(made) if isinstance(made, tuple) else [made]
     replace_node(
         graph, node, [v if desc_of(v).dtype == _WIDE else r.op("Cast", v, to=_WIDE) for v in results]
     )
+    remove_dead(graph, r.created)
 
 
-def _with_wide_result(r: Rewriter, node: ir.Node, inputs: Sequence[ir.Value | None]) -> Any:
-    """A product of narrow operands with a float32 result."""
+def _with_wide_result(r: Rewriter, node: ir.Node, inputs: Sequence[ir.Value | None], dtype: str) -> Any:
+    """A product of narrow operands with a float32 result; the node's own result if it stays as it is."""
     made = r.op_like(node, inputs, output_dtype=_WIDE)
-    added = [v for v in inputs[_BIAS:] if v is not None]
-    sums = lookup(node.op_type).takes_epilogues and set(attrs_of(node)["post_ops"]) <= {_ADDITION.form}
-    if not added or not sums or _is_primitive(made, r.options):
+    post_ops = attrs_of(node).get("post_ops", ())
+    fused = post_ops or (lookup(node.op_type).takes_epilogues and any(v is not None for v in inputs[_BIAS:]))
+    if not fused or dtype not in r.options.target.narrow_floats or _is_primitive(made, r.options):
         return made
+    steps = [of_post_op(text) for text in post_ops]
     plain = r.op_like(node, inputs[:_BIAS], output_dtype=_WIDE, post_ops=())
-    separate = _is_primitive(plain, r.options)
-    remove_dead(r.graph, [v.producer() for v in ([made] if separate else [plain])])
-    return functools.reduce(lambda y, v: r.op("Add", y, r.cast(v, _WIDE)), added, plain) if separate else made
+    if None not in steps and _is_primitive(plain, r.options):
+        return _followed(r, plain, inputs[_BIAS:], [step for step in steps if step is not None])
+    return node.outputs[0] if steps else made
+
+
+def _followed(
+    r: Rewriter,
+    value: ir.Value,
+    operands: Sequence[ir.Value | None],
+    steps: Sequence[tuple[str, dict[str, Any]]],
+) -> ir.Value:
+    """A product's result after its bias, the first operand, and its epilogues, each a node of its own."""
+    bias, *rest = operands or [None]
+    left = iter(rest)
+    result = value if bias is None else r.op("Add", value, bias)
+    for type_, attrs in steps:
+        more = [next(left)] if len(lookup(type_).prototype.inputs) > 1 else []
+        result = r.op(type_, result, *more, **attrs)
+    return result
 
 
 def _is_primitive(value: ir.Value, options: CompileOptions) -> bool:
