@@ -36,6 +36,15 @@ def _synchronize(device: Any = None, /) -> None:
     npu.synchronize(device)
 
 
+def _current_stream(device: Any = None, /) -> npu.Stream:
+    return npu.current_stream(device)
+
+
+def _set_stream(stream: npu.Stream) -> None:
+    npu.set_stream(stream)
+    npu.set_device(stream.device)
+
+
 def _nothing() -> None:
     """Memory of the host that tensors have left is not kept."""
 
@@ -47,6 +56,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "set_device_idx": npu.set_device,
     "device_index": _DeviceIndex,
     "synchronize": _synchronize,
+    "current_stream": _current_stream,
+    "set_stream": _set_stream,
     "get_device_capability": _capability,
 }
 MEMORY: dict[str, Callable[..., Any]] = {

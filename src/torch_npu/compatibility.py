@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ge.compatibility import Patch, PatchTable
-from torch_npu import accelerator, autocast, devices, generators, modules, npu, storage
+from torch_npu import accelerator, autocast, devices, generators, modules, storage, streams
 
 __all__ = ["PATCHES"]
 
@@ -22,7 +22,7 @@ def _with_streams(original: Function) -> Function:
     """Streams of this device: a tensor's memory is freed only when its last user is done anyway."""
 
     def record_stream(self: torch.Tensor, s: Any) -> None:
-        if not isinstance(s, npu.Stream):
+        if s.device.type != "npu":
             original(self, s)
 
     return record_stream
@@ -95,6 +95,8 @@ PATCHES = PatchTable(
         Patch("torch:UntypedStorage.resize_", storage.resize_storage),
         Patch("torch:UntypedStorage.nbytes", storage.storage_bytes),
         Patch("torch:Generator", generators.generator_type),
+        *(Patch(f"{module}:Stream", streams.stream_type) for module in ("torch", "torch._C")),
+        *(Patch(f"{module}:Event", streams.event_type) for module in ("torch", "torch._C")),
         Patch("torch:autocast.__init__", autocast.with_default),
         Patch("torch:clear_autocast_cache", autocast.with_weights),
         Patch(

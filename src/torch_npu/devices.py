@@ -15,7 +15,8 @@ __all__ = ["count", "current", "index_of", "set_current"]
 class _Current(threading.local):
     """The device of each thread: new threads begin with the first one."""
 
-    index = 0
+    def __init__(self) -> None:
+        self.index = 0
 
 
 _current = _Current()

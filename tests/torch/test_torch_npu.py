@@ -185,6 +185,79 @@ def test_streams_are_current_where_they_are_said_to_be() -> None:
     assert x.tolist() == [1.0, 1.0]
 
 
+def test_pytorchs_own_streams_and_events() -> None:
+    start, end = (torch.Event("npu", enable_timing=True) for _ in range(2))
+    with pytest.raises(RuntimeError, match="must be recorded"):
+        start.elapsed_time(end)
+    side = torch.Stream("npu")
+    start.record()
+    with side:
+        assert torch.accelerator.current_stream() is torch.npu.current_stream() is side
+        end.record(side)
+    assert torch.accelerator.current_stream() is torch.npu.default_stream()
+    end.synchronize()
+    side.synchronize()
+    end.wait(side)
+    assert start.query()
+    assert side.query()
+    assert start.elapsed_time(end) >= 0
+    assert start.device == side.device == torch.device("npu", 0)
+    with pytest.raises(ValueError, match="enable_timing"):
+        torch.Event().elapsed_time(end)
+    torch.accelerator.set_stream(side)
+    assert torch.npu.current_stream() == side != torch.npu.default_stream()
+    torch.accelerator.set_stream(torch.npu.default_stream())
+
+
+def test_streams_and_events_of_both_names_meet() -> None:
+    ours, theirs = torch.npu.Stream(), torch.Stream(device="npu:0", priority=-1)
+    for one, other in ((ours, theirs), (theirs, ours)):
+        one.wait_stream(other)
+        event = one.record_event()
+        event.synchronize()
+        other.wait_event(event)
+        other.record_event(torch.npu.Event())
+        torch.ones(2).npu().record_stream(one)
+        assert isinstance(one, torch.Stream)
+        assert isinstance(event, torch.Event)
+
+
+def test_streams_and_events_of_the_host_stay_pytorchs() -> None:
+    stream, event = torch.Stream("cpu"), torch.Event("cpu")
+    assert isinstance(stream, torch.Stream)
+    assert isinstance(event, torch.Event)
+    assert not isinstance(stream, torch.npu.Stream)
+    assert not isinstance(event, torch.npu.Event)
+    assert stream.device.type == "cpu"
+
+    class Mine(torch.Event):
+        pass
+
+    assert issubclass(Mine, torch.Event)
+    assert not isinstance(event, Mine)
+    assert isinstance(Mine("cpu"), Mine)
+
+
+def test_streams_and_events_in_compiled_functions() -> None:
+    side, event = torch.npu.Stream(), torch.npu.Event(enable_timing=True)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        event.record()
+        with torch.npu.stream(side):
+            y = x * 2
+        y.record_stream(side)
+        event.synchronize()
+        done = torch.Event("npu")
+        done.record()
+        done.synchronize()
+        return y + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend="npu", fullgraph=True)
+    assert compiled(torch.ones(2, device="npu")).tolist() == [3.0, 3.0]
+    assert torch.npu.current_stream() is torch.npu.default_stream()
+
+
 def test_memory_of_compiled_graphs_is_counted() -> None:
     torch.npu.empty_cache()
     before = torch.npu.memory_allocated()

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,6 +10,7 @@ import torch
 import npu_runtime
 from torch_npu import devices
 from torch_npu.npu import amp
+from torch_npu.streams import Event, Stream, current_stream, default_stream, set_stream, stream
 
 __all__ = [
     "Event",
@@ -167,115 +164,6 @@ def get_device_properties(device: Any = None) -> _Properties:
 def synchronize(device: Any = None) -> None:
     """Wait for the device: calls return when they are done, so nothing is left to wait for."""
     _index(device)
-
-
-# -- streams -----------------------------------------------------------------------------------------------------
-
-
-class Stream:
-    """An order of work. Calls are done when they return, so all streams are in one order."""
-
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
-        self.device = torch.device("npu", _index(device))
-        self.priority = priority
-        self.stream_id = 0
-        self.device_index = self.device.index
-        self.device_type = 20
-
-    def synchronize(self) -> None:
-        """Nothing is left to wait for."""
-
-    def query(self) -> bool:
-        """Whether all work is done."""
-        return True
-
-    def wait_stream(self, stream: Stream) -> None:
-        """Work of another stream is done already."""
-
-    def wait_event(self, event: Event) -> None:
-        """Work before an event is done already."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        """An event at this point."""
-        event = event if event is not None else Event()
-        event.record(self)
-        return event
-
-
-class Event:
-    """A point in time."""
-
-    def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> None:
-        self.enable_timing = enable_timing
-        self._at: float | None = None
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Take the time."""
-        self._at = time.perf_counter()
-
-    def wait(self, stream: Stream | None = None) -> None:
-        """Nothing is left to wait for."""
-
-    def query(self) -> bool:
-        """Whether the point has been reached."""
-        return True
-
-    def synchronize(self) -> None:
-        """Nothing is left to wait for."""
-
-    def elapsed_time(self, end: Event) -> float:
-        """Milliseconds to another event."""
-        if self._at is None or end._at is None:
-            raise RuntimeError("both events must be recorded before the time between them is known")
-        return (end._at - self._at) * 1000
-
-
-class _Current(threading.local):
-    """The streams of each thread by device, where they are not the default ones."""
-
-    def __init__(self) -> None:
-        self.streams: dict[int, Stream] = {}
-
-
-_current = _Current()
-
-
-@functools.cache
-def _default(index: int) -> Stream:
-    return Stream(index)
-
-
-def default_stream(device: Any = None) -> Stream:
-    """The stream of a device."""
-    return _default(_index(device))
-
-
-def current_stream(device: Any = None) -> Stream:
-    """The stream that this thread's work on a device is in."""
-    index = _index(device)
-    return _current.streams.get(index) or _default(index)
-
-
-def set_stream(stream: Stream) -> None:
-    """Put this thread's work on the stream's device into the stream from now on."""
-    _current.streams[stream.device.index] = stream
-
-
-@contextlib.contextmanager
-def stream(stream: Stream | None) -> Iterator[None]:
-    """A block whose work is in a stream, on its device."""
-    if stream is None:
-        yield
-        return
-    before = current_stream(stream.device)
-    set_stream(stream)
-    try:
-        with device(stream.device):
-            yield
-    finally:
-        set_stream(before)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------
