@@ -3,7 +3,7 @@
     import paddle_npu, paddle
 
     paddle.set_device("npu")                  # eager operators; import paddle_npu before paddle for this
-    network = paddle.jit.to_static(network)   # forward and backward pass run on the NPU
+    network = paddle.jit.to_static(network, full_graph=True)  # forward and backward pass run on the NPU
     print(paddle_npu.counts())                # calls on the NPU, calls that PaddlePaddle kept, and why
 
 Programs that the engine cannot run stay with PaddlePaddle, with a warning that names every operator and the reason;

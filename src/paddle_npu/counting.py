@@ -32,6 +32,7 @@ class State:
 
     counts: Counts = field(default_factory=Counts)
     strict: bool = False
+    handed: int = 0  # programs that PaddlePaddle handed over, whoever ran them
     sides: list[Any] = field(default_factory=list)  # of the last program, forward and backward
     lock: threading.RLock = field(default_factory=threading.RLock)
 

@@ -214,6 +214,12 @@ void ContiguousKernel(const Context& context, const DenseTensor& input, DenseTen
   }
 }
 
+void AssignKernel(const Context& context, const OptionalTensor& input, DenseTensor* out) {
+  if (input && input->valid()) {
+    ContiguousKernel(context, *input, out);
+  }
+}
+
 void StridedCopyKernel(const Context&, const DenseTensor& input, const std::vector<int64_t>& dims,
                        const std::vector<int64_t>& strides, int64_t offset, DenseTensor* out) {
   out->Resize(dims);
@@ -473,6 +479,8 @@ const std::vector<PD_DataType> kAll = {
     PD_DataType::BFLOAT16, PD_DataType::COMPLEX64, PD_DataType::COMPLEX128};
 
 const bool copies_registered = [] {
+  // PaddlePaddle's executor gives its own `assign` a result on the CPU for an operand on the device.
+  Register<&AssignKernel>("assign_raw", kAll);
   Register<&ContiguousKernel>("contiguous", kAll);
   Register<&StridedCopyKernel>("strided_copy", kAll);
   Register<&FillKernel>("fill", kAll);

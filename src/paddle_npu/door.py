@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import paddle
 from paddle.jit.dy2static.pir_partial_program import PartialProgramLayer
+from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
+from paddle.jit.sot.opcode_translator.skip_files import no_skip_code, skip_file_name_re
+from paddle.jit.sot.utils import ENV_MIN_GRAPH_SIZE, no_eval_frame
 
 import ge
 from ge.errors import GeError, UnsupportedOperatorsError
@@ -28,11 +33,13 @@ def enable(strict: bool = False) -> None:
     """Run programs on the NPU from now on; with `strict`, raise an error for programs that the engine rejects."""
     STATE.strict = strict
     PartialProgramLayer.HOOKED_RUN_IMPL = _hook
+    SymbolicStaticFunction._perform_call = _captured_call
 
 
 def disable() -> None:
     """Leave programs to PaddlePaddle."""
     PartialProgramLayer.HOOKED_RUN_IMPL = None
+    SymbolicStaticFunction._perform_call = _perform_call
 
 
 def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
@@ -47,6 +54,38 @@ def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
     refused = STATE.counts.reasons - before
     return "PaddlePaddle ran it: " + (
         "; ".join(refused) or "the function has no program (is it of to_static?)"
+    )
+
+
+# -- functions that PaddlePaddle captures in pieces ----------------------------------------------------------
+
+_perform_call = SymbolicStaticFunction._perform_call
+# SOT captures nothing in these files: a function of `to_static` may call another one.
+paddle.framework.core.eval_frame_skip_file_prefix((str(Path(__file__).parent) + os.sep,))
+
+
+def _captured_call(function: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Call a function of `to_static` without `full_graph=True`; warn once if PaddlePaddle made no program of it."""
+    before = STATE.handed
+    results = _perform_call(function, *arguments, **keywords)
+    if STATE.handed == before:
+        STATE.refused(*_nothing_handed(function))
+    return results
+
+
+def _nothing_handed(function: Any) -> tuple[str, str]:
+    captured, layer = function.dygraph_function, function.class_instance
+    code = captured.__code__
+    if skip_file_name_re.match(code.co_filename) and code not in no_skip_code:
+        cause, remedy = "its capture of pieces (SOT) leaves out PaddlePaddle's own layers and models", ""
+    else:
+        least = ENV_MIN_GRAPH_SIZE.get()
+        cause = f"its capture of pieces (SOT) found no piece of at least {least} operators (MIN_GRAPH_SIZE)"
+        remedy = ", or set the environment variable MIN_GRAPH_SIZE=0"
+    name = captured.__qualname__ if layer is None else f"{type(layer).__name__}.{captured.__name__}"
+    return f"the to_static function {name}", (
+        f"no program of {name} was handed over, since {cause}; "
+        f"compile it with paddle.jit.to_static(..., full_graph=True){remedy}"
     )
 
 
@@ -181,6 +220,7 @@ def _contiguous(tensor: Any) -> Any:
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
+@no_eval_frame  # SOT would capture the door and the engine where it runs a piece
 def _hook(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
     """`_run` for PaddlePaddle, which re-creates exceptions from a single string."""
     try:
@@ -192,6 +232,7 @@ def _hook(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any
 def _run(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
     """Run a program on the engine, or with PaddlePaddle if the engine rejects it."""
     layer = run.__self__
+    STATE.handed += 1
     names = layer.program.program_name_attr
     labels, tensors = [*names["fx"], *names["fp"]], [*inputs, *parameters]
     if len(labels) != len(tensors) or not all(isinstance(t, paddle.Tensor) for t in tensors):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.jit.sot.utils import no_eval_frame
 
 from ge.compiler import compile_graph
 from ge.errors import GeError
@@ -73,8 +74,13 @@ def _port(part: str, numbers: Iterator[int]) -> Port:
     return Port(next(numbers), tuple(map(int, sizes)), _DTYPES[int(code)]) if code else Port(0)
 
 
+@no_eval_frame  # SOT would capture this and the engine where a kernel runs inside of a `to_static` function
 def program(key: str) -> Run:
     """The program of a kernel call; falls back to PaddlePaddle's CPU kernel, with a warning."""
+    return no_eval_frame(_program(key))
+
+
+def _program(key: str) -> Run:
     signature = _Signature.read(key)
     try:
         return _on_engine(signature)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,6 @@ from paddle_npu import eager, native
 from paddle_npu.__main__ import main
 
 RANDOM = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    yield
-    paddle.set_device("cpu")
 
 
 def real(*shape: int) -> np.ndarray:
@@ -149,6 +143,48 @@ def test_other_operators_run_on_paddles_kernels() -> None:
     assert str(r.place) == "Place(npu:0)"
     np.testing.assert_allclose(paddle.matmul(q, r).numpy(), x.numpy(), rtol=1e-5, atol=1e-5)
     assert int((paddle.arange(5) + 1).sum()) == 15
+
+
+def joined(a: Any, b: Any) -> Any:
+    return paddle.concat([a, b], axis=1) * 2
+
+
+def over_one_axis(x: Any, w: Any) -> Any:
+    return F.conv1d(x, w, padding=1)
+
+
+_kept: list[Any] = []  # see tests/paddle/support.py
+
+
+def _compiled_results(device: str, function: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    paddle.set_device(device)
+    _kept.append(paddle.jit.to_static(function, full_graph=True))
+    tensors = [paddle.to_tensor(a, stop_gradient=False) for a in arrays]
+    result = _kept[-1](*tensors)
+    (result**2).sum().backward()
+    return [result.numpy(), *(t.grad.numpy() for t in tensors)]
+
+
+@pytest.mark.parametrize("engine", [True, False])
+def test_a_copy_in_a_program_of_the_device(engine: bool) -> None:
+    """`conv1d` assigns its filter; PaddlePaddle's own executor runs that by the device's kernel."""
+    (paddle_npu.enable if engine else paddle_npu.disable)()
+    arrays = real(2, 4, 9), real(6, 4, 3)
+    ours = _compiled_results("npu", over_one_axis, *arrays)
+    for mine, theirs in zip(ours, _compiled_results("cpu", over_one_axis, *arrays), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5)
+
+
+def test_paddles_own_executor_has_no_gradient_of_concat_on_a_device() -> None:
+    """It copies operands to the CPU whose memory it has let go; a device's kernel cannot take its kind of axis."""
+    arrays = real(3, 4), real(3, 2)
+    paddle_npu.disable()
+    expected = _compiled_results("cpu", joined, *arrays)
+    with pytest.raises(RuntimeError, match="Tensor holds no memory"):
+        _compiled_results("npu", joined, *arrays)
+    paddle_npu.enable(strict=True)
+    for mine, theirs in zip(_compiled_results("npu", joined, *arrays), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
 def test_streams_events_and_copies_between_devices() -> None:
