@@ -359,6 +359,7 @@ def test_whatever_cannot_be_compiled_or_loaded_is_a_ge_error(source):
         ("NPU_MAX_ISA", "nosuch", "avx2"),
         ("NPU_NUM_THREADS", "nosuch", "whole numbers"),
         ("NPU_DEVICE_COUNT", "nosuch", "whole numbers"),
+        ("NPU_OPP_PATH", "/proc/nosuch", "folders that exist"),
         ("NPU_OPP_TIMEOUT", "nosuch", "positive numbers"),
     ],
 )

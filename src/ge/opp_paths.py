@@ -45,6 +45,9 @@ def add_paths(paths: Iterable[str | os.PathLike[str]]) -> None:
 
 def roots() -> list[Path]:
     """The search path, in order."""
+    for path in _environment():
+        if not path.is_dir():
+            environment.warn("NPU_OPP_PATH", str(path), "folders that exist")
     found = dict.fromkeys(p.absolute() for p in (*_environment(), *_given))
     if not _environment():
         with contextlib.suppress(RuntimeError):  # a user without a home directory
