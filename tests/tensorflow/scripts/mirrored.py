@@ -256,7 +256,10 @@ def variables_of_the_first_call() -> Any:
         layer = tf.keras.layers.Normalization()
         layer.adapt(IMAGES.reshape(len(IMAGES), -1)[:, :5])
         values.append(layer(IMAGES.reshape(len(IMAGES), -1)[:, :5]))
-    return np.concatenate([np.ravel(v) for v in (*values, *made[0].values)])
+    copies = [value.numpy() for value in made[0].values]
+    for copy in copies:
+        np.testing.assert_array_equal(copy, copies[0])
+    return np.concatenate([np.ravel(v) for v in (*values, copies[0])])
 
 
 def one_device() -> Any:
