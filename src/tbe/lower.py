@@ -385,7 +385,7 @@ class Lowering:
     def _concat(self, t: e.Concat, at: Indices, guard: Node | None) -> Node:
         i = at[t.axis]
         end = t.shape[t.axis]
-        result: Node | None = None
+        found: list[tuple[int, Node]] = []  # where a part begins, and its element
         for part in reversed(t.inputs):
             start = end - part.shape[t.axis]
             if i.hi >= start and i.lo < end:
@@ -395,12 +395,18 @@ class Lowering:
                 inside = self.apply("and", (after_start, before_end), "bool")
                 inner = guard if inside.op == "const" else self.both(guard, inside)
                 value = self.lower(part, (*at[: t.axis], i - start, *at[t.axis + 1 :]), inner)
-                result = (
-                    value if result is None else self.apply("select", (before_end, value, result), t.dtype)
-                )
+                found.append((start, value))
             end = start
-        assert result is not None
-        return result
+
+        def chosen(parts: Sequence[tuple[int, Node]]) -> Node:
+            """The element of one of several parts; a balanced tree, so that hundreds of parts are not nested deeply."""
+            if len(parts) == 1:
+                return parts[0][1]
+            left, right = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+            before = self.condition("lt", i - right[0][0])
+            return self.apply("select", (before, chosen(left), chosen(right)), t.dtype)
+
+        return chosen(found[::-1])
 
     def _break(self, i: Index, at: int, *, concat: bool) -> None:
         """Record that behaviour changes where i passes `at`, if i is one loop variable plus a constant."""

@@ -99,6 +99,13 @@ def test_concat_along_each_axis() -> None:
     check_all([x], [tbe.concat(pair, 3)])
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_concat_of_hundreds_of_tensors(axis: int) -> None:
+    parts = [ph((2, 3)), ph((1, 3) if axis == 0 else (2, 1))]
+    many = [parts[i % 3 == 0] for i in range(600)]
+    check_all(parts, [tbe.concat(many, axis)])
+
+
 def test_rotary_embedding() -> None:
     q, cosine, sine = ph((2, 9, 3, 32)), ph((9, 1, 16)), ph((9, 1, 16))
     a = tbe.slice(q, (0, 0, 0, 0), (1,) * 4, (2, 9, 3, 16))
