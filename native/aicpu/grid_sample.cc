@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "aicpu/dispatch.h"
 #include "core/parallel.h"
@@ -14,7 +15,7 @@ constexpr double kPointCycles = 900;
 enum class Mode { Nearest, Linear, Cubic };
 enum class Padding { Zeros, Border, Reflection };
 
-constexpr double kFar = 1e9;  // clamp coordinates to the range of an index
+constexpr double kFar = 1e9;  // from here on the reflection of a coordinate is noise
 
 // Sampling along one axis.
 struct AxisSampler {
@@ -32,8 +33,13 @@ struct AxisSampler {
 
   double to_pixels(double normal) const {
     const auto n = static_cast<double>(size);
-    const double pixels = align_corners ? (normal + 1) / 2 * (n - 1) : ((normal + 1) * n - 1) / 2;
-    return pixels >= -kFar && pixels <= kFar ? pixels : -kFar;  // NaN as well
+    return align_corners ? (normal + 1) / 2 * (n - 1) : ((normal + 1) * n - 1) / 2;
+  }
+
+  // Whether a coordinate says what pixels weigh, where they are weighed before they are padded.
+  bool has_weights(double normal) const {
+    const bool weighted = mode == Mode::Cubic || (mode == Mode::Linear && padding == Padding::Zeros);
+    return !weighted || std::isfinite(normal);
   }
 
   double reflect(double v) const {
@@ -48,14 +54,13 @@ struct AxisSampler {
 
   double pad(double v) const {
     if (padding == Padding::Zeros) return v;
-    if (padding == Padding::Reflection) v = reflect(v);
-    return std::clamp(v, 0.0, static_cast<double>(size - 1));
+    if (padding == Padding::Reflection) v = std::fabs(v) <= kFar ? reflect(v) : 0;
+    return v > 0 ? std::min(v, static_cast<double>(size - 1)) : 0;  // NaN as well
   }
 
   void add(Taps& taps, double index, double weight) const {
-    const auto place = static_cast<std::int64_t>(index);
-    if (place < 0 || place >= size) return;
-    taps.index[static_cast<std::size_t>(taps.count)] = place;
+    if (!(index >= 0 && index < static_cast<double>(size))) return;
+    taps.index[static_cast<std::size_t>(taps.count)] = static_cast<std::int64_t>(index);
     taps.weight[static_cast<std::size_t>(taps.count)] = weight;
     ++taps.count;
   }
@@ -82,7 +87,7 @@ struct AxisSampler {
       }
       case Mode::Cubic: {
         const double low = std::floor(v);
-        for (int k = -1; k <= 2; ++k) add(result, pad(low + k), cubic_weight(std::fabs(v - (low + k))));
+        for (int k = -1; k <= 2; ++k) add(result, pad(low + k), cubic_weight(std::fabs(v - low - k)));
         break;
       }
     }
@@ -138,7 +143,14 @@ struct Stencil {
     count = 1;
     for (std::size_t d = 0; d < spec.axes.size(); ++d) {
       const AxisSampler& axis = spec.axes[d];
-      const auto taps = axis.taps(static_cast<double>(point[spec.axes.size() - 1 - d]));
+      const auto normal = static_cast<double>(point[spec.axes.size() - 1 - d]);
+      if (spec.axes.size() == 2 && !axis.has_weights(normal)) {  // such a place in a volume is outside
+        place[0] = 0;
+        weight[0] = std::numeric_limits<double>::quiet_NaN();
+        count = 1;
+        return;
+      }
+      const auto taps = axis.taps(normal);
       std::array<std::int64_t, 64> places;
       std::array<double, 64> weights;
       int made = 0;

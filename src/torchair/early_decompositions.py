@@ -147,7 +147,7 @@ def _multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int) -> tup
     rows, labels = torch.atleast_2d(self), torch.atleast_2d(target)
     count = rows.shape[1]
     valid = (labels < 0).cumsum(1) == 0
-    chosen = rows.gather(1, torch.where(valid, labels, 0))
+    chosen = rows.gather(1, torch.where(labels == -1, 0, labels))  # what is no place fails
     places = torch.arange(count, device=rows.device)
     is_target = ((labels.unsqueeze(2) == places) & valid.unsqueeze(2)).any(1)
     excess = 1 - chosen.unsqueeze(2) + rows.unsqueeze(1)

@@ -439,13 +439,17 @@ def test_grid_sample_in_three_dimensions(mode: str, padding: str) -> None:
     close(y, expected, 2e-5)
 
 
-def test_grid_sample_survives_points_that_are_nowhere() -> None:
-    x = np.ones((1, 1, 2, 2), np.float32)
-    grid = np.array([np.nan, 0, np.inf, 0, -1e30, 1e30], np.float32).reshape(1, 1, 3, 2)
-    for mode in ("nearest", "bilinear", "bicubic"):
-        for padding in ("zeros", "border", "reflection"):
-            (y,) = run("grid_sample", [x, grid], [("float32", (1, 1, 1, 3))], mode=mode, padding_mode=padding)
-            assert np.isfinite(y).all()
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align", [False, True])
+def test_grid_sample_at_points_that_are_nowhere(mode: str, padding: str, align: bool) -> None:
+    x = randn(1, 2, 3, 4)
+    points = [np.nan, 0, 0.2, np.inf, -np.inf, 0.1, np.nan, np.nan, -1e30, 1e30, 1e30, 0.5, 0.1, 7]
+    grid = np.array(points, np.float32).reshape(1, 1, 7, 2)
+    attrs = {"mode": mode, "padding_mode": padding, "align_corners": align}
+    (y,) = run("grid_sample", [x, grid], [("float32", (1, 2, 1, 7))], **attrs)
+    expected = F.grid_sample(torch.from_numpy(x), torch.from_numpy(grid), mode, padding, align).numpy()
+    np.testing.assert_allclose(y, expected, 2e-5, 2e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "float16"])

@@ -211,3 +211,13 @@ def test_nearest_samples_between_two_pixels(padding: str, align: int) -> None:
     text = f'<align_corners = {align}, mode = "nearest", padding_mode = "{padding}"> (x, g)'
     text = f"net (float[1,1,2,3] x, float[1,4,4,2] g) => (float[1,1,4,4] y) {{ y = GridSample {text} }}"
     np.testing.assert_array_equal(_run(text, x, grid), _onnx_runtime(text, x, grid)[0])
+
+
+def test_deformed_convolutions_read_nothing_at_infinity() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((1, 2, 5, 6), (3, 2, 2, 2)))
+    offset = rng.standard_normal((1, 8, 4, 5)).astype(np.float32)
+    offset[0, :5, 0, 0] = [np.inf, -np.inf, 1e20, -1e20, 1e6]
+    inputs = "float[1,2,5,6] x, float[3,2,2,2] w, float[1,8,4,5] o"
+    text = f"net ({inputs}) => (float[1,3,4,5] y) {{ y = DeformConv <kernel_shape = [2, 2]> (x, w, o) }}"
+    np.testing.assert_allclose(_run(text, x, w, offset), _onnx_runtime(text, x, w, offset)[0], 1e-4, 1e-5)

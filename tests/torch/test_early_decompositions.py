@@ -91,3 +91,12 @@ def test_margins_count_labels_before_the_first_that_is_none(reduction: Any) -> N
 
     check(loss, rows, labels)
     check(loss, rows[8], labels[8])
+
+
+@pytest.mark.parametrize(
+    "labels", [[-2, 0, -1, 1], [0, -2, -1, 1], [4, -1, 0, 0], [0, -1, -2, 1], [0, -1, 7, 1]]
+)
+def test_margins_of_labels_that_are_no_places(labels: list[int]) -> None:
+    for run in (F.multilabel_margin_loss, torch.compile(F.multilabel_margin_loss, backend="npu")):
+        with pytest.raises(RuntimeError, match="out of"):
+            run(torch.rand(1, 4), torch.tensor([labels]))

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import torchair  # noqa: F401  (registers the backend)
 
@@ -61,3 +62,22 @@ def test_running_totals_of_many_numbers_are_as_exact_as_in_eager_mode() -> None:
     total, product = torch.compile(lambda x, y: (x.cumsum(0), y.cumprod(0)), backend="npu")(numbers, growing)
     torch.testing.assert_close(total, numbers.cumsum(0), rtol=2**-23, atol=0)
     torch.testing.assert_close(product, growing.cumprod(0), rtol=2**-23, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("size", [4, 1])
+def test_samples_at_points_that_are_nowhere_or_far_away(
+    dtype: torch.dtype, mode: str, align: bool, size: int
+) -> None:
+    numbers = torch.tensor([math.nan, math.inf, -math.inf, 1e20, -1e20, 1e6, 5.0, 0.3], dtype=dtype)
+    grid = torch.cartesian_prod(numbers, numbers).reshape(1, 8, 8, 2)
+    image = torch.arange(float(size * size), dtype=dtype).reshape(1, 1, size, size)
+
+    def samples(image: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
+        return [F.grid_sample(image, grid, mode, p, align) for p in ("zeros", "border", "reflection")]
+
+    torch._dynamo.reset()
+    found = torch.compile(samples, backend="npu")(image, grid)
+    torch.testing.assert_close(found, samples(image, grid), equal_nan=True, rtol=1e-5, atol=1e-4)

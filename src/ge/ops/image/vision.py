@@ -17,6 +17,8 @@ from ge.ops.dataflow import Dataflow, Part, Sliced
 from ge.ops.math.checks import failing_where, indices_of
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 
+_FAR = 1e9  # from here on the reflection of a coordinate is noise
+
 # -- sampling -----------------------------------------------------------------------------------------------
 
 
@@ -63,12 +65,12 @@ def _place(g: np.ndarray, size: int, op: NodeView) -> np.ndarray:
 def _folded(i: np.ndarray, size: int, op: NodeView) -> np.ndarray:
     """Map a pixel coordinate outside the image inside, by padding mode."""
     if op.padding_mode == "border":
-        return np.clip(i, 0, size - 1)
+        return np.nan_to_num(np.clip(i, 0, size - 1))
     low, high = (0.0, size - 1.0) if op.align_corners else (-0.5, size - 0.5)
     span = high - low
     if span == 0:
         return np.zeros_like(i)
-    inside = np.mod(i - low, 2 * span)
+    inside = np.mod(np.where(np.abs(i) <= _FAR, i, 0) - low, 2 * span)
     return np.clip(np.where(inside > span, 2 * span - inside, inside) + low, 0, size - 1)
 
 
@@ -345,6 +347,7 @@ def _deform_conv(n: Node) -> Results:
         moved = n.op("Gather", offsets, np.asarray(axis), axis=2)
         pixel = n.op("Add", moved, base.astype(real))
         size = shape[2 + axis]
+        pixel = n.op("Minimum", n.op("Maximum", pixel, -1.0), float(size))  # infinity reads nothing
         places.append(n.op("Sub", n.op("Mul", pixel, 2.0 / max(size - 1, 1)), 1.0))
     columns = [n.op("Reshape", p, shape=[batch * lanes, taps, area, 1]) for p in reversed(places)]
     grid = n.op("Concat", *columns, axis=3)
