@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,6 +83,15 @@ def test_what_pytorch_refuses_to_compute_raises(function: Any) -> None:
         torch.compile(function, backend="npu")(X)
 
 
+def assert_loss_and_gradient_agree(run: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> None:
+    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
+    found, wanted = torch.compile(run, backend="npu")(ours), run(theirs)
+    torch.testing.assert_close(found, wanted)
+    found.sum().backward()
+    wanted.sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("weight", [None, torch.rand(6)], ids=["plain", "weighted"])
 @pytest.mark.parametrize("shape", [(6,), (3, 6)], ids=str)
@@ -97,12 +107,7 @@ def test_losses_of_probabilities_and_their_gradients(
 
     start = torch.rand(shape)
     start.view(-1)[1:4] = torch.tensor([0.0, 1.0, 0.0])
-    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
-    found, wanted = torch.compile(run, backend="npu")(ours), run(theirs)
-    torch.testing.assert_close(found, wanted)
-    found.sum().backward()
-    wanted.sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+    assert_loss_and_gradient_agree(run, start)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -120,9 +125,4 @@ def test_losses_of_classes_and_their_gradients(
         return F.cross_entropy(x, classes, weight=weight, reduction=reduction)
 
     start = torch.randn(shape)
-    ours, theirs = start.clone().requires_grad_(), start.clone().requires_grad_()
-    found, wanted = torch.compile(run, backend="npu")(ours), run(theirs)
-    torch.testing.assert_close(found, wanted)
-    found.sum().backward()
-    wanted.sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+    assert_loss_and_gradient_agree(run, start)
