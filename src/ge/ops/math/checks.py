@@ -102,11 +102,10 @@ def in_range(
 
 
 def failing_where(n: Node, value: Any, wrong: Any, message: str) -> Any:
-    """A tensor of a TensorFlow node; the run fails where a condition on its elements holds."""
+    """A tensor of numbers; the run fails where a condition, broadcast to its elements, holds."""
     checked = in_range(n.builder, n.op("Cast", wrong, to="int32"), [1], operator=n.type, message=message)
-    return n.op(
-        "Add", value, n.op("Cast", checked, to=desc_of(value).dtype)
-    )  # zeros, once the check has passed
+    zeros = n.op("Cast", checked, to=desc_of(value).dtype)  # once the check has passed
+    return n.op("Add", value, zeros)
 
 
 def nonzero(

@@ -8,6 +8,7 @@ from ge.errors import GeError
 from ge.ir.types import INTS
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode
+from ge.ops.math import checks
 from ge.ops.math.checks import in_range, nonzero
 from ge.ops.plugins import Unsupported
 
@@ -58,12 +59,9 @@ def failing_where(n: AtenNode, value: Any, wrong: Any, text: str) -> Any:
     axes = list(range(desc_of(wrong).rank))
     found = n.op("ReduceAny", wrong, axes=axes, keepdims=False) if axes else wrong
     try:
-        checked = in_range(
-            n.builder, n.cast(found, "int32"), [1], operator=n.type, message=f"{_named(n)}: {text}"
-        )
+        return checks.failing_where(n, value, found, f"{_named(n)}: {text}")
     except GeError as error:
         raise Unsupported("a constant is invalid: PyTorch's own kernel says so") from error
-    return n.op("Add", value, n.cast(checked, desc_of(value).dtype))  # zero, once the check has passed
 
 
 def _named(n: AtenNode) -> str:
