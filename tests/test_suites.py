@@ -105,3 +105,35 @@ def test_a_test_that_runs_when_the_time_is_up_has_no_outcome(run: Any, tmp_path:
     (folder / "outcomes.jsonl").write_text(json.dumps(["first_test.py::Tests::test_hangs", "passed", ""]))
     report = run("--select", "first::hangs", "--seconds", "100", "--minutes", "0.08")[1]
     assert not report["failed"] and report["missing"] == 1
+
+
+def test_the_samples_of_all_residues_are_the_whole_suite(run: Any) -> None:
+    names: list[str] = []
+    for residue in range(2):
+        result, report = run("--select", "first::good|wrong", "--sample", "2", "--residue", str(residue))
+        counts = report["groups"].get("first_test.py", {})
+        assert counts.get("passed", 0) == report["passed"] and counts.get("failed", 0) == len(
+            report["failed"]
+        )
+        names += [*report["failed"], *["passed"] * report["passed"]]
+    assert names.count("passed") == 3 and len(names) == len(set(names)) + 2 == 5
+    assert run("--sample", "2", "--residue", "2")[0].exit_code == 2
+
+
+def test_counts_are_by_part_of_the_suite(run: Any) -> None:
+    result, report = run()
+    assert list(report["groups"]) == ["first_test.py", "second_test.py", "third_test.py"]
+    first = report["groups"]["first_test.py"]
+    assert first == {"passed": 3, "skipped": 1, "known": 1, "failed": 4, "missing": 0, "not on the CPU": 1}
+    assert "second_test.py" in result.output
+
+
+def test_a_resumed_run_starts_no_process_for_files_without_tests_left(run: Any, tmp_path: Path) -> None:
+    select = ("--select", "first::test_good")
+    assert run(*select)[1]["passed"] == 2
+    log = tmp_path / "results" / "keras-1.0" / "npu" / "first_test.log"
+    log.unlink()
+    assert run(*select, "--resume")[1]["passed"] == 2
+    assert not log.exists()
+    assert run("--select", "first::test_good|listed", "--resume")[1]["passed"] == 3
+    assert log.exists()

@@ -53,4 +53,5 @@ def find(source: Path | None) -> Suite:
             environment, plugins=("tf_adapter", "conftest")
         ),  # tf_adapter makes the NPU the default device
         files_per_process=12,
+        groups=r"^([^/]+)/",
     )

@@ -21,7 +21,7 @@ ARCHITECTURES = (
         "deberta_v2",
         "mpnet",
         "modernbert",
-        "xlm_roberta",
+        "roformer",
     ),
     *(
         "gpt2",
@@ -72,4 +72,6 @@ def find(source: Path | None) -> Suite:
         files=files,
         cpu=Side(environment),
         npu=Side(environment, plugins=("torchair.conformance.compiled_models",)),
+        files_per_process=6,
+        groups=r"^tests/models/([^/]+)/",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from ge.conformance.suites.known import known_file, read_known
 from ge.conformance.suites.limits import Limits, Outcome
 from ge.conformance.suites.onnx_suite import run_onnx
 from ge.conformance.suites.runner import run_suite
-from ge.conformance.suites.suite import SUITES, MissingSuiteError, Side, find_suite
+from ge.conformance.suites.suite import EVERY_FILE, SUITES, MissingSuiteError, Side, find_suite
 
 __all__ = ["suites"]
 
@@ -34,6 +34,7 @@ def suites(
         str, typer.Option(help="FILE or FILE::TEST, two regular expressions: run only tests that match")
     ] = "",
     sample: Annotated[int, typer.Option(help="run one test in so many, spread over all files")] = 1,
+    residue: Annotated[int, typer.Option(help="which sample: 0 to SAMPLE - 1; no two share a test")] = 0,
     seconds: Annotated[float, typer.Option(help="time limit a test")] = 120.0,
     minutes: Annotated[float, typer.Option(help="time limit a suite and device; 0 is none")] = 0.0,
     jobs: Annotated[int, typer.Option(help="processes at a time")] = 1,
@@ -50,20 +51,25 @@ def suites(
     The exit status is 1 if a test passes on the CPU, fails on the NPU and is not in the list of known failures, or if
     no test of any suite passes on the CPU.
     """
-    limits = Limits(select, sample, seconds, minutes, jobs, parts)
+    if not 0 <= residue < sample:
+        raise typer.BadParameter(f"--residue {residue} is not one of 0 to {sample - 1}, below --sample")
+    limits = Limits(select, sample, residue, seconds, minutes, jobs, parts)
     console = Console(soft_wrap=True)
     unexplained = ran = 0
     for name in names:
         if name not in NAMES:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(NAMES)}")
         try:
-            cpu, npu, title = _outcomes(name, source, limits, results, resume)
+            cpu, npu, title, groups = _outcomes(name, source, limits, results, resume)
         except MissingSuiteError as error:
             console.print(f"[bold]{name}[/] does not run: {error}", highlight=False)
             continue
         found = compare(cpu, npu, read_known(known or known_file(name)))
-        (results / f"{name}.json").write_text(json.dumps(found.as_json(), indent=1))
+        counts = found.by_group(groups)
+        (results / f"{name}.json").write_text(json.dumps(found.as_json() | {"groups": counts}, indent=1))
         _print(console, title, found, show)
+        if len(counts) > 1:
+            _print_groups(console, counts)
         unexplained += len(found.failed)
         ran += any(outcome.status == "passed" for outcome in cpu.values())
     raise typer.Exit(1 if unexplained or not ran else 0)
@@ -71,13 +77,13 @@ def suites(
 
 def _outcomes(
     name: str, source: Path | None, limits: Limits, results: Path, resume: bool
-) -> tuple[dict[str, Outcome], dict[str, Outcome], str]:
-    """Return the outcomes on both devices and the suite's title."""
+) -> tuple[dict[str, Outcome], dict[str, Outcome], str, str]:
+    """Return the outcomes on both devices, the suite's title and the expression of its groups."""
     results.mkdir(parents=True, exist_ok=True)
     if name == "onnx":
         import onnx
 
-        return *run_onnx(limits), f"onnx {onnx.__version__}"
+        return *run_onnx(limits), f"onnx {onnx.__version__}", EVERY_FILE
     suite = find_suite(name, source)
     folder = (results / f"{name}-{suite.version}").resolve()
     if not resume:
@@ -92,7 +98,7 @@ def _outcomes(
 
     cpu = run("cpu", suite.cpu, None)
     npu = run("npu", suite.npu, {test for test, outcome in cpu.items() if outcome.status == "passed"})
-    return cpu, npu, f"{name} {suite.version}"
+    return cpu, npu, f"{name} {suite.version}", suite.groups
 
 
 def _print(console: Console, title: str, found: Comparison, show: int) -> None:
@@ -119,6 +125,14 @@ def _print(console: Console, title: str, found: Comparison, show: int) -> None:
         files = Counter(name.split("::")[0] for name in found.failed)
         for file, count in files.most_common():
             console.print(f"{count} in {file}", highlight=False)
+
+
+def _print_groups(console: Console, counts: Mapping[str, Mapping[str, int]]) -> None:
+    columns = list(dict.fromkeys(column for row in counts.values() for column in row))
+    table = Table("part", *columns)
+    for group, row in counts.items():
+        table.add_row(group, *(str(row[column] or "") for column in columns))
+    console.print(table)
 
 
 def _last_line(message: str) -> str:

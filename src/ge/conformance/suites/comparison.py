@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,24 @@ class Comparison:
     def reasons(self) -> Counter[str]:
         """Number of known failures by reason."""
         return Counter(self.known.values())
+
+    def by_group(self, groups: str) -> dict[str, dict[str, int]]:
+        """Numbers of tests by the part of the suite: what the first group of `groups` matches in a test's name."""
+        columns = {
+            "passed": self.passed,
+            "skipped": self.skipped,
+            "known": self.known,
+            "failed": self.failed,
+            "missing": self.missing,
+            "not on the CPU": [*self.not_on_cpu, *self.not_loaded],
+        }
+        counts: dict[str, dict[str, int]] = {}
+        for column, names in columns.items():
+            for name in names:
+                match = re.search(groups, name)
+                group = match[1] if match else ""
+                counts.setdefault(group, dict.fromkeys(columns, 0))[column] += 1
+        return dict(sorted(counts.items()))
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -56,6 +56,9 @@ def run_suite(
     outcomes = read_outcomes(results)
     todo: queue.Queue[tuple[Limits, tuple[str, ...]]] = queue.Queue()
     files = [file for file in suite.files if limits.wants_file(file)]
+    if among is not None:
+        left = {name.partition("::")[0] for name in among if name not in outcomes}
+        files = [file for file in files if file in left]
     for start in range(0, len(files), suite.files_per_process):
         for part in range(limits.parts):
             group = tuple(files[start : start + suite.files_per_process])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["SUITES", "MissingSuiteError", "Side", "Suite", "find_suite"]
+__all__ = ["EVERY_FILE", "SUITES", "MissingSuiteError", "Side", "Suite", "find_suite"]
 
 # The module of a front door that has `find(source: Path | None) -> Suite`.
 SUITES = {
@@ -15,6 +15,9 @@ SUITES = {
     "torch": "torchair.conformance.torch_suite",
     "transformers": "torchair.conformance.transformers_suite",
 }
+
+
+EVERY_FILE = r"^([^:]+)"
 
 
 class MissingSuiteError(Exception):
@@ -44,6 +47,7 @@ class Suite:
     npu: Side
     files_per_process: int = 1
     arguments: tuple[str, ...] = ()  # of pytest
+    groups: str = EVERY_FILE  # outcomes are counted by what this expression's group matches in a test's name
 
 
 def find_suite(name: str, source: Path | None) -> Suite:
