@@ -7,7 +7,7 @@
         return n.op("Trilu", n.arg("self"), upper=n.type.startswith("triu"), k=int(n.arg("diagonal", 0)))
 
 A name without an overload covers all overloads. The plugins of calls that several operators compute together are in
-`ge.parsers.aten`.
+the modules `aten_….py` of the families; `ge.parsers.aten` loads them.
 """
 
 from __future__ import annotations

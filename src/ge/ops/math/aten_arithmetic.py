@@ -11,9 +11,9 @@ import onnx_ir as ir
 from ge.ir.types import FLOATS, INTS
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
+from ge.ops.aten_checks import divisor_of
 from ge.ops.math.elementwise import erfinv
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.checks import divisor_of
 
 # -- one operand -------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.movement import axis_of
+from ge.ops.tensor.aten_movement import axis_of
 
 
 def axes_of(n: AtenNode) -> list[int]:

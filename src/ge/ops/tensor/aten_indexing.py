@@ -11,9 +11,9 @@ import onnx_ir as ir
 from ge.ir.types import TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
+from ge.ops.aten_checks import OUTSIDE, failing_where, places_of
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.checks import OUTSIDE, failing_where, places_of
-from ge.parsers.aten.movement import axis_of
+from ge.ops.tensor.aten_movement import axis_of
 
 
 @aten("embedding")

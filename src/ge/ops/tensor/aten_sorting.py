@@ -10,9 +10,9 @@ import numpy as np
 from ge.ir.types import FLOATS
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten, promoted
+from ge.ops.aten_checks import places_of
 from ge.ops.plugins import Unsupported
-from ge.parsers.aten.checks import places_of
-from ge.parsers.aten.movement import MAX_POSITIONS, axis_of
+from ge.ops.tensor.aten_movement import MAX_POSITIONS, axis_of
 
 # -- order -------------------------------------------------------------------------------------------------
 
