@@ -47,10 +47,6 @@ __all__ = ["compile_graph", "compile_plan", "compile_source"]
 
 _log = logging.getLogger(__name__)
 _MOST_LIGHT = 1 << 20  # result elements up to which a stage is interpreted
-_LIGHT_KERNELS = frozenset({
-    "argsort", "bitcast", "check", "compress", "non_max_suppression", "nonzero", "scatter_elements", "scatter_nd",
-    "scatter_sum", "sort", "topk", "unique", "where_indices",
-})  # fmt: skip
 
 
 def compile_source(source: Any, options: CompileOptions, name: str, key: str | None = None) -> Model:
@@ -126,7 +122,7 @@ class _Judge:
 
 def _is_light(node: ir.Node) -> bool:
     engine = facts.engine(node)
-    return engine in (Engine.VECTOR.value, Engine.VIEW.value) or lookup(node.op_type).aicpu in _LIGHT_KERNELS
+    return engine in (Engine.VECTOR.value, Engine.VIEW.value) or lookup(node.op_type).light
 
 
 def compile_graph(

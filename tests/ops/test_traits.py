@@ -18,6 +18,9 @@ from ge.ops import FLOATS, Attr, Input, NodeView, Operator, Output
 from ge.ops.base import lookup
 from ge.ops.builder import GraphBuilder
 from ge.ops.dataflow import Aligned
+from ge.ops.differentiate import differentiate
+from ge.ops.interpret import interpret
+from ge.ops.plugins import Unsupported
 from ge.ops.traits import Epilogue, Formula, Precision, Sign, WeightAxes
 from ge.ops.views import Same, Views, piece_view
 from ge.options import CompileOptions, Implementation, PrecisionMode
@@ -243,6 +246,47 @@ class _Rows(Views):
         shape = op.inputs[index].shape  # type: ignore[union-attr]
         start = 0 if index else op.inputs[1].shape[0]  # type: ignore[union-attr]
         return tbe.slice(whole, [start, 0], [1, 1], shape)
+
+
+class Settled(Mine):
+    """Nothing changes when it is applied again with the same attributes."""
+
+    least = Attr(float, 0.0)
+    type, idempotent = "Mine", True
+
+
+class Opposite(Mine):
+    """-x."""
+
+    type, involution = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.unary("neg", x)
+
+
+class Flat(Mine):
+    """The sign of x."""
+
+    type, piecewise_constant = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.unary("sign", x)
+
+
+class Wider(Mine):
+    """Four rows, each of them x."""
+
+    type, broadcasts = "Mine", True
+
+    @staticmethod
+    def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
+        return tbe.broadcast_to(x, (4, x.shape[-1]))
+
+
+class WiderByKernel(Wider):
+    type, broadcasts = "Mine", False
 
 
 class UnderInPlace(Under):
@@ -514,6 +558,59 @@ def test_kernels_share_a_copy_in_another_order_instead_of_a_view(operator: type[
     kernels = compiled(build, tolerance=1e-4).plan.tasks
     shared = (32, 16) if operator is FlippedOrder else (16, 32)
     assert [kernel.inputs[0].shape for kernel in kernels] == [(16, 32), shared]
+
+
+@_with(Settled, Opposite, Mine)
+def test_operators_that_are_applied_twice(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Exp", b.op("Mine", b.op("Mine", b.input("x", (3, 4), "float32"))))
+
+    count = {Settled: 1, Opposite: 0}.get(operator, 2)
+    assert types(transformed(build, SimplifyAlgebra())) == ["Mine"] * count + ["Exp"]
+
+
+@_with(Settled)
+def test_operators_of_other_attributes_are_applied_again(operator: type[Operator]) -> None:
+    def build(b: GraphBuilder) -> ir.Value:
+        return b.op("Mine", b.op("Mine", b.input("x", (3, 4), "float32")), least=1.0)
+
+    assert types(transformed(build, SimplifyAlgebra())) == ["Mine", "Mine"]
+
+
+@_with(Flat, Mine)
+def test_steps_pass_no_gradient_on(operator: type[Operator]) -> None:
+    b = GraphBuilder()
+    x = b.input("x", (3,), "float32")
+    y = b.op("Mul", b.op("Mine", x), x)
+    if operator is Mine:
+        with pytest.raises(Unsupported, match="Mine has no gradient rule"):
+            differentiate(b, y, [x])
+    else:
+        b.output(differentiate(b, y, [x])[0])
+        numbers = np.array([-2, 0, 3], np.float32)
+        np.testing.assert_array_equal(interpret(b.graph, [numbers])[0], np.sign(numbers))
+
+
+@_with(Wider, WiderByKernel)
+def test_broadcasts_of_invariants_stay_in_the_loop(operator: type[Operator]) -> None:
+    """A kernel of the step reads the smaller tensor."""
+
+    def build(b: GraphBuilder) -> Any:
+        initial, row, body = (
+            b.input("s", (4, 5), "float32"),
+            b.input("row", (1, 5), "float32"),
+            b.subgraph("body"),
+        )
+        body.input("i", (), "int64")
+        body.input("c", (), "bool")
+        state = body.input("state", (4, 5), "float32")
+        body.output(body.op("Identity", body.constant(np.bool_(True))))
+        body.output(body.op("Tanh", body.op("Add", state, body.op("Mine", row))))
+        inputs = (b.constant(np.int64(6)), None, initial, *body.captures())
+        return b.op("Loop", *inputs, body=body.graph, num_states=1, max_trip=6)
+
+    graph = transformed(build, RaiseLoops(), Fission())
+    assert ("Mine" in types(graph)) == (operator is WiderByKernel)
 
 
 def test_traits_of_the_library_are_not_inherited_by_users() -> None:

@@ -23,7 +23,6 @@ from ge.build.views import (
     is_filled_in_place,
     is_joint,
     is_view,
-    is_whole_view,
     permutes,
     view_backward,
     view_forward,
@@ -32,7 +31,7 @@ from ge.engines.aicore import accepts_input, accepts_output
 from ge.ir import facts
 from ge.ir.types import TensorDesc
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Engine, Pattern, lookup, pattern_of
+from ge.ops.base import Engine, Pattern, is_whole_view, lookup, pattern_of
 from ge.plan import View
 from ge.target import Target
 

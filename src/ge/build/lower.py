@@ -18,7 +18,7 @@ from ge.build.form_units import form_units
 from ge.build.kernels import KernelTable
 from ge.build.plan_builder import PlanBuilder, Share
 from ge.build.units import Unit
-from ge.build.views import is_whole_view, view_backward, view_forward
+from ge.build.views import view_backward, view_forward
 from ge.engines.aicore import accepts_input, accepts_output
 from ge.engines.algorithms import precision_attrs
 from ge.errors import GeError
@@ -33,6 +33,7 @@ from ge.ops.base import (
     NodeView,
     has_dynamic_size,
     is_custom,
+    is_whole_view,
     lookup,
     plain_type,
     program_of,

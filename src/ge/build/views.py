@@ -5,24 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 import tbe
-from ge.ops.base import Engine, NodeView, lookup
+from ge.ops.base import NodeView, lookup
 from ge.plan import View
 
 __all__ = [
     "is_filled_in_place",
     "is_joint",
     "is_view",
-    "is_whole_view",
     "part_of",
     "permutes",
     "view_backward",
     "view_forward",
 ]
-
-
-def is_whole_view(node: ir.Node) -> bool:
-    """True if a node's output aliases all of its input's memory, in another shape."""
-    return node.domain == "ge" and lookup(node.op_type).engine is Engine.VIEW
 
 
 def is_view(node: ir.Node) -> bool:

@@ -56,6 +56,7 @@ __all__ = [
     "fingerprint",
     "has_dynamic_size",
     "is_custom",
+    "is_whole_view",
     "lookup",
     "node_type",
     "of_post_op",
@@ -225,6 +226,15 @@ class Operator:
     linear: ClassVar[bool | Callable[..., bool]] = False
     nests: ClassVar[bool] = False  # a reduction that may run axis by axis, and is the identity on one element
     keeps_means: ClassVar[bool] = False  # an image's channels keep the means of its input
+    piecewise_constant: ClassVar[bool] = False  # its gradient is zero
+    idempotent: ClassVar[bool] = False  # applied to its own result, it changes nothing
+    involution: ClassVar[bool] = False  # applied to its own result, it gives its input
+    broadcasts: ClassVar[bool] = False  # the result is the input under a larger shape, by NumPy's rules
+    quantises: ClassVar[bool] = False  # between bytes and the numbers they stand for, element by element
+    aligned_rows: ClassVar[bool] = (
+        False  # on GPUs: its kernels read rows 16 bytes at a time, or it turns rows
+    )
+    light: ClassVar[bool] = False  # its C++ kernel is worth no compilation of its own
     formula: ClassVar[Formula] = Formula.NONE  # of an elementwise operator
     epilogue: ClassVar[Epilogue | None] = None  # the equivalent epilogue of products and convolutions
     takes_epilogues: ClassVar[bool] = False  # a product with weights, a bias and the attribute post_ops
@@ -527,6 +537,7 @@ _TRAITS = (
     *("dataflow", "views", "precision", "cost", "reads_once", "may_fail"),
     *("image_format", "strided_inputs", "strided_output"),
     *("moves", "selects", "sign", "commutative", "linear", "nests", "keeps_means", "formula"),
+    *("piecewise_constant", "idempotent", "involution", "broadcasts", "quantises", "aligned_rows", "light"),
     *("epilogue", "takes_epilogues", "weight_axes", "algorithm_names", "may_round"),
 )
 
@@ -559,6 +570,11 @@ def adopt(operators: Iterable[type[Operator]]) -> None:
 def is_custom(operator: type[Operator]) -> bool:
     """True if the operator is custom."""
     return operator in _CUSTOM
+
+
+def is_whole_view(node: ir.Node) -> bool:
+    """True if a node's output is its input's memory, in the same or another shape."""
+    return node.domain == "ge" and lookup(node.op_type).engine is Engine.VIEW
 
 
 def unregister(operator: type[Operator]) -> None:

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ge.ir.types import FLOATS, numpy_dtype
 from ge.ir.values import desc_of
-from ge.ops.base import NodeView
+from ge.ops.base import NodeView, lookup
 from ge.ops.builder import GraphBuilder
 from ge.ops.math.reduce import normal_axes
 from ge.ops.plugins import Unsupported
@@ -54,7 +54,7 @@ def _backward(
     totals: dict[ir.Value, ir.Value] = {y: gradient}
     for node in reversed(_between(y, variables)):
         given = [totals.get(v) for v in node.outputs]
-        if all(g is None for g in given) or node.op_type in _CONSTANT:
+        if all(g is None for g in given) or lookup(node.op_type).piecewise_constant:
             continue
         for value, part in zip(node.inputs, _of_inputs(builder, node, given), strict=False):
             if value is None or part is None or desc_of(value).dtype not in FLOATS:
@@ -189,16 +189,6 @@ class _Rules:
 
 _RULES: dict[str, Callable[[_Rules], Any]] = {}
 _WRITTEN_OUT: dict[str, Callable[[_Rules], Any]] = {}
-# fmt: off
-_CONSTANT = frozenset(
-    {
-        "And", "ArgMax", "ArgMin", "ArgSort", "Ceil", "Equal", "Eye", "Floor", "FloorDiv", "Greater", "GreaterEqual",
-        "Hardmax", "Iota", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "NonZero", "Not", "NotEqual", "OneHot",
-        "Or", "RandomInteger", "RandomNormal", "RandomPermutation", "RandomUniform", "Range", "Round", "Sign", "Trunc",
-        "Xor",
-    }
-)
-# fmt: on
 
 
 def _rule(*types: str) -> Callable[[Callable[[_Rules], Any]], Callable[[_Rules], Any]]:

@@ -120,3 +120,4 @@ class WeightAxes:
     inputs: int | None  # of the weight: the channels of the first input
     # Of the weight: the axes over which one result is a sum, channels before the taps of a window; () if unknown.
     summed: tuple[int, ...] = ()
+    groups: int | None = None  # of a convolution's channels

@@ -16,7 +16,18 @@ from ge.ir import facts
 from ge.ir.types import BOOL, TENSORS, TensorDesc, dtype_from_ir, numpy_dtype
 from ge.ir.values import constant_of, desc_of
 from ge.ops.aten import AtenNode, aten
-from ge.ops.base import Attr, Engine, Input, NodeView, Operator, Output, fail, has_dynamic_size, register
+from ge.ops.base import (
+    Attr,
+    Engine,
+    Input,
+    NodeView,
+    Operator,
+    Output,
+    fail,
+    has_dynamic_size,
+    is_whole_view,
+    register,
+)
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Node, Results, Sequence_, Unsupported, plugin
 
@@ -138,7 +149,7 @@ def _has_fixed_steps(node: ir.Node) -> bool:
         return False
     body = node.attributes["body"].as_graph()
     going = body.outputs[0]
-    while (maker := going.producer()) is not None and maker.op_type in ("Identity", "Reshape"):
+    while (maker := going.producer()) is not None and is_whole_view(maker):
         going = maker.inputs[0]  # type: ignore[assignment]
     return (condition is None or _is_true(condition)) and (going is body.inputs[1] or _is_true(going))
 

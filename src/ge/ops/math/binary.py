@@ -78,7 +78,7 @@ _binary("Mul", "mul", NUMBERS, Cost.PLAIN, _arithmetic("mul", **_SWAPS), onnx="M
 _binary(
     "Div", "div", traits=_arithmetic("div", sign=Sign.KEPT), aten=["div.Tensor", "div.Scalar", "true_divide"]
 )
-_binary("FloorDiv", "floordiv")
+_binary("FloorDiv", "floordiv", traits={"piecewise_constant": True})
 _binary("Mod", "mod")
 _binary("FMod", "fmod")
 _binary("Pow", "pow", cost=Cost.EXPENSIVE)

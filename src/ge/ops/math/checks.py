@@ -61,6 +61,7 @@ class Checked(Operator):
     dataflow = Separate()
     views = Same()
     may_fail = True
+    light = True
 
     @classmethod
     def apply(cls, op: NodeView, tensors: Sequence[tbe.Tensor | None]) -> tuple[tbe.Tensor, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def _unary(
     epilogue: str = "",
     *,
     curve: bool = False,
-    linear: bool = False,
+    traits: Mapping[str, Any] | None = None,
     **frameworks: str | list[str],
 ) -> None:
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:
@@ -48,18 +48,39 @@ def _unary(
         "sign": sign,
         "epilogue": Epilogue(epilogue) if epilogue else None,
         "formula": Formula.CURVE if curve or cost >= Cost.SLOW else Formula.PART,
-        "linear": linear,
         "compute": staticmethod(compute),
+        **(traits or {}),
     }
     register(type(type_, (Unary,), body))
     simple(type_, **frameworks)
 
 
 _POSITIVE = Sign.NON_NEGATIVE
+_TWICE = {"involution": True}
+_STEPS = {"idempotent": True, "piecewise_constant": True}
 
 # type, tbe function, element types, cost, sign, epilogue, other traits, framework names
-_unary("Abs", "abs", NUMBERS, sign=_POSITIVE, epilogue="abs", onnx="Abs", tensorflow="Abs", aten="abs")
-_unary("Neg", "neg", NUMBERS, Cost.PLAIN, linear=True, onnx="Neg", tensorflow="Neg", aten="neg")
+_unary(
+    "Abs",
+    "abs",
+    NUMBERS,
+    sign=_POSITIVE,
+    epilogue="abs",
+    traits={"idempotent": True},
+    onnx="Abs",
+    tensorflow="Abs",
+    aten="abs",
+)
+_unary(
+    "Neg",
+    "neg",
+    NUMBERS,
+    Cost.PLAIN,
+    traits={**_TWICE, "linear": True},
+    onnx="Neg",
+    tensorflow="Neg",
+    aten="neg",
+)
 _unary("Exp", "exp", cost=Cost.SLOW, sign=_POSITIVE, onnx="Exp", tensorflow="Exp", aten="exp")
 _unary("Exp2", "exp2", aten=["exp2", "special_exp2"])
 _unary("Expm1", "expm1", tensorflow="Expm1", aten=["expm1", "special_expm1"])
@@ -84,13 +105,20 @@ _unary("Acosh", "acosh", cost=Cost.EXPENSIVE, onnx="Acosh", tensorflow="Acosh", 
 _unary("Atanh", "atanh", cost=Cost.EXPENSIVE, onnx="Atanh", tensorflow="Atanh", aten="atanh")
 _unary("Erf", "erf", cost=Cost.EXPENSIVE, onnx="Erf", tensorflow="Erf", aten=["erf", "special_erf"])
 _unary("Erfc", "erfc", cost=Cost.EXPENSIVE, tensorflow="Erfc", aten=["erfc", "special_erfc"])
-_unary("Sign", "sign", NUMBERS, onnx="Sign", tensorflow="Sign")
-_unary("Floor", "floor", NUMBERS, onnx="Floor", tensorflow="Floor")
-_unary("Ceil", "ceil", NUMBERS, onnx="Ceil", tensorflow="Ceil")
-_unary("Round", "round", NUMBERS, onnx="Round", tensorflow=["Round", "Rint"])
-_unary("Trunc", "trunc", NUMBERS)
-_unary("Not", "not", BOOL, onnx="Not", tensorflow="LogicalNot", aten="logical_not")
-_unary("BitwiseNot", "bitwise_not", INTS, onnx="BitwiseNot", tensorflow="Invert")
+_unary("Sign", "sign", NUMBERS, traits=_STEPS, onnx="Sign", tensorflow="Sign")
+_unary("Floor", "floor", NUMBERS, traits=_STEPS, onnx="Floor", tensorflow="Floor")
+_unary("Ceil", "ceil", NUMBERS, traits=_STEPS, onnx="Ceil", tensorflow="Ceil")
+_unary(
+    "Round",
+    "round",
+    NUMBERS,
+    traits=_STEPS,
+    onnx="Round",
+    tensorflow=["Round", "Rint"],
+)
+_unary("Trunc", "trunc", NUMBERS, traits=_STEPS)
+_unary("Not", "not", BOOL, traits=_TWICE, onnx="Not", tensorflow="LogicalNot", aten="logical_not")
+_unary("BitwiseNot", "bitwise_not", INTS, traits=_TWICE, onnx="BitwiseNot", tensorflow="Invert")
 _unary("IsFinite", "isfinite", tensorflow="IsFinite")
 _unary("IsNan", "isnan", onnx="IsNaN", tensorflow="IsNan")
 _unary(
@@ -177,6 +205,7 @@ class BitCast(Operator):
     to = Attr(str, choices=tuple(sorted(TENSORS)))
     y = Output()
     aicpu = "bitcast"
+    light = True
 
     @staticmethod
     def flops(op: NodeView) -> int:
@@ -231,6 +260,7 @@ class Identity(Operator):
     cost = Cost.PLAIN
     linear = True
     formula = Formula.PART
+    broadcasts = True
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

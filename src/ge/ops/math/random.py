@@ -58,6 +58,7 @@ class Distribution(Random):
     next_state = Output()
     shape = Attr(list)
     dtype = Attr(str, "float32", choices=tuple(sorted(FLOATS)))
+    piecewise_constant = True
 
 
 @register

@@ -141,11 +141,13 @@ class Conv(Convolving):
     algorithm_names = ("Conv2D", "Conv3D", "Convolution", "DepthwiseConv2D", "DepthwiseConv2dNative")
     # Wider rows are written directly, or at the cost of the copy that a Concat would be.
     strided_output = has_wide_rows
+    aligned_rows = True
 
     @staticmethod
     def weight_axes(op: NodeView) -> WeightAxes:
         outputs, *summed = weight_perm(op.inputs[1].rank, op.weight_format)  # type: ignore[union-attr]
-        return WeightAxes(_channel_axis(op), outputs, summed[0] if op.groups == 1 else None, tuple(summed))
+        inputs = summed[0] if op.groups == 1 else None
+        return WeightAxes(_channel_axis(op), outputs, inputs, tuple(summed), op.groups)
 
     @staticmethod
     def verify(op: NodeView) -> None:

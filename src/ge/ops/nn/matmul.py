@@ -88,6 +88,7 @@ class MatMul(Operator):
     )
     strided_inputs = (is_matrix, is_matrix)
     strided_output = is_row_major
+    aligned_rows = True
 
     @staticmethod
     def weight_axes(op: NodeView) -> WeightAxes:

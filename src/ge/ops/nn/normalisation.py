@@ -80,6 +80,7 @@ class Hardmax(Operator):
     axis = Attr(int, -1)
     pattern = Pattern.REDUCE
     dataflow = Along("axis")
+    piecewise_constant = True
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

@@ -57,6 +57,7 @@ class Quantisation(Operator):
     axis = Attr(int, 1)
     block_size = Attr(int, 0)
     dataflow = Scaled()
+    quantises = True
 
 
 def _spread(param: tbe.Tensor, x: tbe.Tensor, axis: int, block: int) -> tbe.Tensor:
@@ -135,6 +136,7 @@ class ByteTable(Operator):
     y = Output("T")
     pattern = Pattern.INJECTIVE
     dataflow = OfFirst()
+    quantises = True
 
     @staticmethod
     def verify(op: NodeView) -> None:

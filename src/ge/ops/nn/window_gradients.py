@@ -76,6 +76,7 @@ class ConvGradWeight(Windowed):
     precision = Precision(narrows=True, product=True, result=Result.WIDE)
     algorithm_names = ("Conv2DBackpropFilter", "Conv3DBackpropFilter")
     image_format = ImageFormat(2, leads=True, image_result=False)
+    aligned_rows = True
 
     @staticmethod
     def verify(op: NodeView) -> None:

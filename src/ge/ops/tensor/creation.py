@@ -48,6 +48,7 @@ class Range(Operator):
     y = Output("T")
     size = Attr(int)
     pattern = Pattern.INJECTIVE
+    piecewise_constant = True
 
     @staticmethod
     def compute(op: NodeView, start: tbe.Tensor, delta: tbe.Tensor) -> tbe.Tensor:

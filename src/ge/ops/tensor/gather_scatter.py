@@ -191,6 +191,7 @@ class OneHot(Operator):
     axis = Attr(int, -1)
     pattern = Pattern.BROADCAST
     dataflow = Dataflow()  # an axis of the output is missing in the indices
+    piecewise_constant = True
 
     @staticmethod
     def compute(op: NodeView, indices: tbe.Tensor, on: tbe.Tensor, off: tbe.Tensor) -> tbe.Tensor:
@@ -230,6 +231,7 @@ class ScatterElements(Scattering):
 
     axis = Attr(int, 0)
     aicpu = "scatter_elements"
+    light = True
 
     @staticmethod
     def expand(builder: Any, op: NodeView, x: Any, indices: Any, updates: Any) -> Any:
@@ -273,6 +275,7 @@ class ScatterNd(Scattering):
     """y = x; y[indices[…]] = updates[…], indices holding leading positions along its last axis."""
 
     aicpu = "scatter_nd"
+    light = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -307,6 +310,7 @@ class ScatterSum(Operator):
     y = Output("T")
     rows = Attr(int)
     aicpu = "scatter_sum"
+    light = True
 
     @staticmethod
     def verify(op: NodeView) -> None:

@@ -175,6 +175,7 @@ class Transpose(Movement):
     dataflow = Permuted()
     views = TransposeViews()
     reads_once = True
+    aligned_rows = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -208,6 +209,7 @@ class BroadcastTo(Movement):
     shape = Attr(list)
     pattern = Pattern.BROADCAST
     dataflow = Repeated()
+    broadcasts = True
 
     @staticmethod
     def compute(op: NodeView, x: tbe.Tensor) -> tbe.Tensor:

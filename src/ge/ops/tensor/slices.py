@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import is_whole_view
 from ge.ops.plugins import Node, Results, Unsupported, plugin
 from ge.ops.tensor.movement import reshaped
 
@@ -171,7 +172,7 @@ def _offset(value: Any, position: int) -> tuple[str, int]:
         if node is None:
             return f"{value.name}[{position}]", added
         left, right = [*node.inputs, None][:2]
-        if node.op_type in ("Cast", "Identity", "Reshape"):
+        if node.op_type == "Cast" or is_whole_view(node):
             value = left
         elif node.op_type == "Concat":
             for part in node.inputs:

@@ -61,6 +61,7 @@ class TopK(Operator):
     largest = Attr(bool, True)
     sorted = Attr(bool, True)
     aicpu = "topk"
+    light = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -97,6 +98,7 @@ class Sort(Operator):
     axis = Attr(int, -1)
     descending = Attr(bool, False)
     aicpu = "sort"
+    light = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -152,6 +154,7 @@ class Unique(Operator):
     aicpu = "unique"
     dynamic_outputs = True
     sized_outputs = (2,)
+    light = True
 
     @staticmethod
     def verify(op: NodeView) -> None:
@@ -196,6 +199,7 @@ class NonZero(Positions):
     """The positions of the nonzero elements, an axis a row."""
 
     aicpu = "nonzero"
+    light = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -213,6 +217,7 @@ class Where(Positions):
     """The positions of the nonzero elements, an element a row."""
 
     aicpu = "where_indices"
+    light = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -235,6 +240,7 @@ class Compress(Operator):
     axis = Attr(int, None)
     aicpu = "compress"
     dynamic_outputs = True
+    light = True
 
     @staticmethod
     def infer(op: NodeView) -> TensorDesc:
@@ -267,6 +273,7 @@ class NonMaxSuppression(Operator):
     center_point_box = Attr(bool, False)
     aicpu = "non_max_suppression"
     dynamic_outputs = True
+    light = True
 
     @staticmethod
     def verify(op: NodeView) -> None:

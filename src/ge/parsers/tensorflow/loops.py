@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from ge.ir.types import INTS, numpy_dtype
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import is_whole_view
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Unsupported
 from ge.parsers.tensorflow.control import (
@@ -739,7 +740,7 @@ def _holds(value: int, relation: str, bound: int) -> bool:
 def _through(value: ir.Value) -> ir.Value:
     """A value's source, looking through nodes that keep an integer as it is."""
     node = value.producer()
-    while node is not None and node.op_type in ("Identity", "Cast", "Reshape"):
+    while node is not None and (node.op_type == "Cast" or is_whole_view(node)):
         source = node.inputs[0]
         assert source is not None
         if desc_of(source).shape or desc_of(source).dtype not in INTS or desc_of(value).dtype not in INTS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -134,17 +134,12 @@ def _power(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return None
 
 
-def _undone_by(type_: str) -> Rule:
-    def rule(r: Rewriter, node: ir.Node) -> ir.Value | None:
-        inner = producer(node.inputs[0], type_)
-        return None if inner is None else inner.inputs[0]
-
-    return rule
-
-
-def _again(r: Rewriter, node: ir.Node) -> ir.Value | None:
-    """Simplify f(f(x)) to f(x) for an idempotent f."""
-    return node.inputs[0] if producer(node.inputs[0], node.op_type) is not None else None
+def _applied_twice(r: Rewriter, node: ir.Node) -> ir.Value | None:
+    """Simplify f(f(x)) to f(x) for an idempotent f, and to x for an involution."""
+    inner, operator = producer(node.inputs[0], node.op_type), lookup(node.op_type)
+    if inner is None or attrs_of(inner) != attrs_of(node):
+        return None
+    return inner.inputs[0] if operator.involution else node.inputs[0]
 
 
 def _reciprocal_of_root(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -230,7 +225,8 @@ class SimplifyAlgebra(RewritePass):
     5. x * x, x ** 2 and squared differences are Square; x ** 3, x ** -1 are products and Reciprocal; x ** ±0.5 is a
        root only if x is known to be non-negative.
     6. (x * c) * k is x * (c * k) for a scalar k.
-    7. Neg of Neg, Not of Not go; Abs, Relu, Floor, Ceil, Round, Sign, Trunc of themselves go.
+    7. Two applications of an involution (Neg, Not) go; the second of an idempotent operator (Abs, Floor) goes. So do
+       Relu of Relu, and of a Clip that gives no negative numbers.
     8. Maximum and Minimum with a scalar are Relu or Clip; Clips merge if their ranges intersect.
     9. Select by a constant condition is one of its branches.
     10. Integer arithmetic stays; no rewrite changes a NaN or an infinity.
@@ -244,9 +240,6 @@ class SimplifyAlgebra(RewritePass):
         "Div": (_neutral(1), _divide_by_constant, _one_over),
         "Pow": (_power,),
         "SquaredDifference": (_squared_difference,),
-        "Neg": (_undone_by("Neg"),),
-        "Not": (_undone_by("Not"),),
-        **dict.fromkeys(("Abs", "Floor", "Ceil", "Round", "Sign", "Trunc"), (_again,)),
         "Relu": (_relu_of_clip,),
         "Reciprocal": (_reciprocal_of_root,),
         "Maximum": (_constant_last, _bound("Maximum")),
@@ -254,3 +247,8 @@ class SimplifyAlgebra(RewritePass):
         "Clip": (_clip,),
         "Select": (_select_known,),
     }
+
+    def rules_of(self, node: ir.Node) -> Sequence[Rule]:
+        operator = lookup(node.op_type)
+        twice = (_applied_twice,) if operator.idempotent or operator.involution else ()
+        return (*super().rules_of(node), *twice)

@@ -18,7 +18,6 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of
 
 __all__ = ["Tabulate"]
 
-_QUANTISATION = ("Quantize", "Dequantize", "ByteTable")
 _MOST = 64  # operators of a function: bounds the search
 
 
@@ -32,7 +31,7 @@ def _table(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     root, nodes = found
     slow = any(lookup(n.op_type).cost >= Cost.SLOW for n in nodes)
-    if (not slow and len(nodes) < costs.lookup_operators) or all(n.op_type in _QUANTISATION for n in nodes):
+    if (not slow and len(nodes) < costs.lookup_operators) or all(lookup(n.op_type).quantises for n in nodes):
         return None
     table = _tabulated(root, nodes, node)
     if table is None:
@@ -83,7 +82,7 @@ def _is_step(node: ir.Node | None) -> bool:
     if node is None or node.domain != "ge" or len(node.outputs) != 1:
         return False
     operator = lookup(node.op_type)
-    plain = operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST) or node.op_type in _QUANTISATION
+    plain = operator.pattern in (Pattern.ELEMENTWISE, Pattern.BROADCAST) or operator.quantises
     if not plain or is_custom(operator) or not operator.foldable or "shape" in attrs_of(node):
         return False
     out = desc_of(node.outputs[0]).shape

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ge.ir.values import constant_of, desc_of
+from ge.ops.base import lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.rewrite import Rewriter, attrs_of, producer, replace_node
@@ -16,7 +17,6 @@ from ge.target import CostTable
 __all__ = ["AlignProducts"]
 
 _ELEMENTS = 8  # 16-bit elements between addresses that cuBLAS's fast kernels can read from
-_PADDED_READERS = frozenset({"MatMul", "Transpose", "Conv", "ConvGradWeight"})  # of a value, or of its views
 
 
 @dataclass
@@ -172,7 +172,7 @@ def _padded(
         rest = iter(graph)
         following = next(rest) if maker is None else next(n for n in rest if n is maker) and next(rest)
         r = Rewriter(graph, following, options)
-        readers = [use for use in value.uses() if use.node.op_type not in _PADDED_READERS]
+        readers = [use for use in value.uses() if not lookup(use.node.op_type).aligned_rows]
         padded[key] = r.op("Pad", value, low=[0] * len(high), high=high)
         if maker is not None and readers and not value.is_graph_output():
             whole = r.op("Slice", padded[key], starts=[0] * len(high), ends=list(desc_of(value).shape))

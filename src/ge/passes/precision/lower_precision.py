@@ -12,7 +12,7 @@ from ge.engines import placement_of
 from ge.ir import facts
 from ge.ir.graphs import subgraphs_of
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import Engine, lookup, of_post_op
+from ge.ops.base import Engine, is_whole_view, lookup, of_post_op
 from ge.ops.traits import Epilogue, Result
 from ge.options import CompileOptions, PrecisionMode
 from ge.passes.base import Pass
@@ -239,7 +239,7 @@ def _uses(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """The consumers of a value, looking through reshapes, with their input positions."""
     found = []
     for node, index in value.uses():
-        found += _uses(node.outputs[0]) if _is_view(node) else [(node, index)]
+        found += _uses(node.outputs[0]) if is_whole_view(node) else [(node, index)]
     return found
 
 
@@ -248,11 +248,7 @@ def _is_answer(value: ir.Value) -> bool:
     readers = value.consumers()
     if not readers:
         return value.is_graph_output()
-    return len(readers) == 1 and _is_view(readers[0]) and _is_answer(readers[0].outputs[0])
-
-
-def _is_view(node: ir.Node) -> bool:
-    return lookup(node.op_type).engine is Engine.VIEW
+    return len(readers) == 1 and is_whole_view(readers[0]) and _is_answer(readers[0].outputs[0])
 
 
 def _widen(graph: ir.Graph, options: CompileOptions) -> bool:

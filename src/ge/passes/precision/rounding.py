@@ -82,10 +82,11 @@ def typical_means(node: ir.Node) -> np.ndarray | None:
     Known if the input comes, without an activation, from a depthwise convolution with constant weights: a constant
     channel becomes the sum of its taps.
     """
-    if node.op_type != "Conv":
+    axes = weight_axes_of(node)
+    if axes is None or axes.groups is None:
         return None
     means = _channel_means(node.inputs[0])
-    return None if means is None else means.reshape(attrs_of(node)["groups"], -1)
+    return None if means is None else means.reshape(axes.groups, -1)
 
 
 def _channel_means(value: ir.Value | None) -> np.ndarray | None:
@@ -110,10 +111,9 @@ def _channel_means(value: ir.Value | None) -> np.ndarray | None:
 
 def _depthwise_weight(node: ir.Node) -> np.ndarray | None:
     """The constant weight of a depthwise convolution without activation, as (channels, taps)."""
-    if node.op_type != "Conv":
-        return None
-    attrs, layout, weight = attrs_of(node), layout_of(node), constant_of(node.inputs[1])
-    if weight is None or layout is None or layout.channels != 1 or attrs["post_ops"] or attrs["gated"]:
+    axes, layout, attrs = weight_axes_of(node), layout_of(node), attrs_of(node)
+    weight = None if axes is None or axes.groups is None else constant_of(node.inputs[1])
+    if weight is None or layout is None or layout.channels != 1 or attrs["post_ops"] or attrs.get("gated"):
         return None
     wide = weight.astype(np.float32)
     return wide.reshape(layout.taps, -1).T if layout.rows_last else wide.reshape(-1, layout.taps)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import desc_of
-from ge.ops.base import Engine, is_custom, lookup
+from ge.ops.base import Engine, is_custom, is_whole_view, lookup
 from ge.options import CompileOptions
 from ge.passes.base import Pass
 from ge.passes.precision.lower_precision import MODES, feeding_products, mode_of
@@ -47,7 +47,7 @@ class StoreNarrow(Pass):
         sizes = [desc_of(v).size for n in graph for v in n.outputs]
         small = max(sizes, default=0) // SMALL_SHARE
         for node in graph:
-            if lookup(node.op_type).engine is Engine.VIEW or mode_of(node, options) is None:
+            if is_whole_view(node) or mode_of(node, options) is None:
                 continue
             for value in node.outputs:
                 family = _family(value)
@@ -73,7 +73,7 @@ def _family(value: ir.Value) -> list[ir.Value]:
     """A value and all its views, which share its memory."""
     found = [value]
     for member in found:
-        found += [v for n in member.consumers() if lookup(n.op_type).engine is Engine.VIEW for v in n.outputs]
+        found += [v for n in member.consumers() if is_whole_view(n) for v in n.outputs]
     return found
 
 

@@ -19,7 +19,6 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, is_pure, o
 __all__ = ["Fission"]
 
 _LIGHT = (Pattern.ELEMENTWISE, Pattern.BROADCAST, Pattern.INJECTIVE)
-_CHEAP = frozenset({"Identity", "BroadcastTo"})  # as cheap inside a kernel of the step
 
 # How a value depends on the step.
 _FIXED, _OF_ROWS, _OF_STATES = 0, 1, 2
@@ -341,8 +340,8 @@ class _Scan:
     def _to_hoist(self, kept: set[ir.Node]) -> set[ir.Node]:
         found: set[ir.Node] = set()
         for node in self.body:
-            if node not in kept or node.op_type in _CHEAP or not is_pure(node):
-                continue
+            if node not in kept or lookup(node.op_type).broadcasts or not is_pure(node):
+                continue  # a kernel of the step broadcasts on load
             level = self._level(node.outputs[0])
             if level == _FIXED or (level == _OF_ROWS and self._pays_before(node, found)):
                 found.add(node)

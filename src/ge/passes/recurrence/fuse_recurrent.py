@@ -53,7 +53,7 @@ class _Step:
 
 def _whole(value: ir.Value | None) -> ir.Value | None:
     """The value behind Identity and Reshape nodes."""
-    return behind(value, "Identity", "Reshape")
+    return behind(value, views=True)
 
 
 def _added(value: ir.Value, width: int) -> tuple[np.ndarray, ir.Value]:

@@ -106,7 +106,7 @@ def _layer_at(loop: ScanLoop, total: ir.Value) -> _Layer | None:
 
 def _product_of_state(loop: ScanLoop, value: ir.Value) -> ir.Node | None:
     """The product that a value is, perhaps reshaped, if one of its operands is a state."""
-    product = producer(behind(value, "Identity", "Reshape"), "MatMul")
+    product = producer(behind(value, views=True), "MatMul")
     if product is None or not is_product(product) or behind(product.inputs[0]) not in loop.states:
         return None
     return product
@@ -213,7 +213,7 @@ def _is_same_matrix(back: _Back, value: ir.Value | None) -> bool:
 
 def _is_same(value: ir.Value | None, other: ir.Value | None) -> bool:
     """True if two values outside the loop have the same elements in the same order."""
-    value, other = (behind(v, "Identity", "Reshape") for v in (value, other))
+    value, other = (behind(v, views=True) for v in (value, other))
     known, given = constant_of(value), constant_of(other)
     if known is not None and given is not None:
         return np.array_equal(known.reshape(-1), given.reshape(-1))
@@ -348,7 +348,7 @@ class _Emitter:
         last = [back.loop.given(back.dh)]
         for value in back.extras:
             state = _first_alone(back.loop, value)
-            row = behind(value, "Identity", "Reshape")
+            row = behind(value, views=True)
             if state is not None:
                 last.append(r.op("Reshape", back.loop.given(state), shape=shape))
             elif row in back.loop.rows and desc_of(row).size == desc_of(back.dh).size:
@@ -387,7 +387,7 @@ def _total(r: Rewriter, values: Sequence[ir.Value | None]) -> ir.Value | None:
 
 def _first_alone(loop: ScanLoop, value: ir.Value) -> ir.Value | None:
     """The state that a value is, perhaps reshaped, if it is zero from the second step on."""
-    state = behind(value, "Identity", "Reshape")
+    state = behind(value, views=True)
     return state if state in loop.states and scalar(behind(loop.after(state))) == 0 else None
 
 

@@ -7,15 +7,20 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ge.ir.values import desc_of
-from ge.passes.rewrite import attrs_of, producer, scalar
+from ge.ops.base import is_whole_view
+from ge.passes.rewrite import attrs_of, scalar
 
 __all__ = ["ScanLoop", "behind", "counted_steps", "is_product"]
 
 
-def behind(value: ir.Value | None, *types: str) -> ir.Value | None:
-    """The value behind nodes of some types; by default only Identity."""
-    while (node := producer(value, *(types or ("Identity",)))) is not None:
+def behind(value: ir.Value | None, *, views: bool = False, casts: bool = False) -> ir.Value | None:
+    """The value behind identities, or behind all views of its memory and conversions of its elements."""
+    node = None if value is None else value.producer()
+    while node is not None and (
+        (is_whole_view(node) if views else node.op_type == "Identity") or (casts and node.op_type == "Cast")
+    ):
         value = node.inputs[0]
+        node = None if value is None else value.producer()
     return value
 
 
@@ -42,7 +47,7 @@ def counted_steps(node: ir.Node) -> int | None:
     if steps is None or steps < 1 or attrs["max_trip"] not in (None, int(steps)):
         return None
     start = node.inputs[1] if len(node.inputs) > 1 else None
-    going = behind(body.outputs[0], "Identity", "Reshape")
+    going = behind(body.outputs[0], views=True)
     ends = not (start is None or scalar(start) == 1) or not (going is body.inputs[1] or scalar(going) == 1)
     return None if ends else int(steps)
 

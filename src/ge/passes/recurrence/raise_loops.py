@@ -16,12 +16,10 @@ from ge.passes.rewrite import RewritePass, Rewriter, Rules, attrs_of, producer, 
 
 __all__ = ["LowerScans", "RaiseLoops"]
 
-_COUNTS = ("Identity", "Cast", "Reshape")
-
 
 def _place(index: ir.Value | None, counter: ir.Value) -> tuple[int, int] | None:
     """An index of the form start + direction * counter, as (start, direction)."""
-    index = behind(index, *_COUNTS)
+    index = behind(index, views=True, casts=True)
     if index is counter:
         return 0, 1
     node = producer(index, "Add", "Sub")

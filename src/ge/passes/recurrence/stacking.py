@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ge.ir import facts
 from ge.ir.values import constant_of, desc_of
-from ge.ops.base import NodeView, dataflow_of
+from ge.ops.base import NodeView, dataflow_of, lookup
 from ge.ops.dataflow import Stack, Stacked
-from ge.passes.rewrite import Rewriter, is_pure, producer
+from ge.passes.rewrite import Rewriter, is_pure
 
 __all__ = ["Lifted", "Lifter", "Shift", "like", "repeated_source", "way_to_stack"]
 
@@ -120,8 +120,8 @@ class Lifter:
 
 def repeated_source(stack: ir.Value) -> ir.Value | None:
     """The value whose copies are the rows of a tensor, None if they differ."""
-    node = producer(stack, "BroadcastTo")
-    if node is None or node.inputs[0] is None:
+    node = stack.producer()
+    if node is None or not lookup(node.op_type).broadcasts or node.inputs[0] is None:
         return None
     source, whole = desc_of(node.inputs[0]), desc_of(stack)
     return node.inputs[0] if source.rank < whole.rank else None
