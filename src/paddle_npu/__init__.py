@@ -22,6 +22,7 @@ from paddle_npu.native import announce
 
 announce()  # before PaddlePaddle is imported
 
+from paddle_npu.compatibility import PATCHES  # noqa: E402
 from paddle_npu.counting import Counts, counts, reset_counts  # noqa: E402
 from paddle_npu.door import disable, enable, explain  # noqa: E402
 
@@ -31,4 +32,5 @@ __all__ = ["Counts", "counts", "disable", "enable", "explain", "reset_counts"]
 if logging.getLogger("ge").level == logging.NOTSET:
     logging.getLogger("ge").setLevel(logging.WARNING)
 
+PATCHES.apply()
 enable()

@@ -31,6 +31,7 @@ class State:
     """Process-wide state of the front door."""
 
     counts: Counts = field(default_factory=Counts)
+    enabled: bool = False  # programs run on the NPU
     strict: bool = False
     handed: int = 0  # programs that PaddlePaddle handed over, whoever ran them
     sides: list[Any] = field(default_factory=list)  # of the last program, forward and backward

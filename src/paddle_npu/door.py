@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import paddle
-from paddle.jit.dy2static.pir_partial_program import PartialProgramLayer
-from paddle.jit.dy2static.program_translator import SymbolicStaticFunction
 from paddle.jit.sot.opcode_translator.skip_files import no_skip_code, skip_file_name_re
 from paddle.jit.sot.utils import ENV_MIN_GRAPH_SIZE, no_eval_frame
 
@@ -24,7 +22,7 @@ from paddle_npu.parts import Parts, divided, further_results
 from paddle_npu.programs import from_pir
 from paddle_npu.sides import Side, compiled
 
-__all__ = ["disable", "enable", "explain"]
+__all__ = ["captured_call", "disable", "enable", "explain", "run_hooked"]
 
 _FAKE = "Fake_var"  # PaddlePaddle's name of an absent value
 
@@ -32,14 +30,12 @@ _FAKE = "Fake_var"  # PaddlePaddle's name of an absent value
 def enable(strict: bool = False) -> None:
     """Run programs on the NPU from now on; with `strict`, raise an error for programs that the engine rejects."""
     STATE.strict = strict
-    PartialProgramLayer.HOOKED_RUN_IMPL = _hook
-    SymbolicStaticFunction._perform_call = _captured_call
+    STATE.enabled = True
 
 
 def disable() -> None:
     """Leave programs to PaddlePaddle."""
-    PartialProgramLayer.HOOKED_RUN_IMPL = None
-    SymbolicStaticFunction._perform_call = _perform_call
+    STATE.enabled = False
 
 
 def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
@@ -59,18 +55,24 @@ def explain(function: Any, *arguments: Any, **keywords: Any) -> str:
 
 # -- functions that PaddlePaddle captures in pieces ----------------------------------------------------------
 
-_perform_call = SymbolicStaticFunction._perform_call
 # SOT captures nothing in these files: a function of `to_static` may call another one.
 paddle.framework.core.eval_frame_skip_file_prefix((str(Path(__file__).parent) + os.sep,))
 
 
-def _captured_call(function: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Call a function of `to_static` without `full_graph=True`; warn once if PaddlePaddle made no program of it."""
-    before = STATE.handed
-    results = _perform_call(function, *arguments, **keywords)
-    if STATE.handed == before:
-        STATE.refused(*_nothing_handed(function))
-    return results
+def captured_call(perform_call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of a function of `to_static` without `full_graph=True`.
+
+    It warns once if PaddlePaddle made no program of the function.
+    """
+
+    def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
+        before = STATE.handed
+        results = perform_call(function, *arguments, **keywords)
+        if STATE.enabled and STATE.handed == before:
+            STATE.refused(*_nothing_handed(function))
+        return results
+
+    return call
 
 
 def _nothing_handed(function: Any) -> tuple[str, str]:
@@ -221,8 +223,10 @@ def _contiguous(tensor: Any) -> Any:
 
 
 @no_eval_frame  # SOT would capture the door and the engine where it runs a piece
-def _hook(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
+def run_hooked(run: Any, inputs: Sequence[Any], parameters: Sequence[Any], attrs: Any) -> Any:
     """`_run` for PaddlePaddle, which re-creates exceptions from a single string."""
+    if not STATE.enabled:
+        return run(inputs, parameters, attrs)
     try:
         return _run(run, inputs, parameters, attrs)
     except GeError as error:
