@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+from importlib import metadata
 from types import ModuleType
 
-__all__ = ["ascend"]
+__all__ = ["ascend", "installed"]
 
 
 def ascend(name: str) -> ModuleType:
@@ -22,3 +24,12 @@ def ascend(name: str) -> ModuleType:
             raise
         remedy = f"No module named {package!r}: pip install 'tf-adapter[ascend]'"
         raise ModuleNotFoundError(remedy, name=package) from None
+
+
+@functools.cache
+def installed(package: str) -> str:
+    """The version of an installed package, "" without one."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import sys
-from importlib import metadata
 
 import npu_runtime
+from ge.distributions import installed
 from ge.target import host
 
 __all__ = ["describe", "facts", "project", "versions"]
@@ -21,13 +20,13 @@ _PACKAGES = (
 
 def project() -> str:
     """The version declared in pyproject.toml; "source" if the project is not installed."""
-    return _installed("tf-adapter") or "source"
+    return installed("tf-adapter") or "source"
 
 
 def versions() -> dict[str, str]:
     """The versions that a model is compiled with."""
     found = {"onednn": str(npu_runtime.version()["onednn"])}
-    return found | {name: _installed(name) for name in ("tf-adapter", "llvmlite", "onnx") if _installed(name)}
+    return found | {name: installed(name) for name in ("tf-adapter", "llvmlite", "onnx") if installed(name)}
 
 
 def facts() -> dict[str, str]:
@@ -41,7 +40,7 @@ def facts() -> dict[str, str]:
         "processor": _processor(),
         "target": f"{target.kind}, {target.isa}, {target.cores} threads, {caches}",
         "oneDNN": versions()["onednn"],
-        **{name: _installed(name) for name in _PACKAGES},
+        **{name: installed(name) for name in _PACKAGES},
         **{name: value for name, value in sorted(os.environ.items()) if name.startswith("NPU_")},
     }
     return {name: value for name, value in found.items() if value}
@@ -54,14 +53,6 @@ def describe() -> str:
     'tf-adapter'
     """
     return "\n".join(f"{name:<22} {value}" for name, value in facts().items())
-
-
-@functools.cache
-def _installed(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _processor() -> str:

@@ -8,12 +8,12 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ge.distributions import installed
 from npu_tools.outcome import Exit, console, print_json
 
 __all__ = ["Finding", "app", "environment", "findings"]
@@ -69,7 +69,7 @@ def _show(facts: dict[str, Any], found: list[Finding]) -> None:
 def environment() -> dict[str, Any]:
     """Facts by name, without those of the native runtime if it cannot be loaded (`findings` says why)."""
     if _runtime_fault():
-        return {"tf-adapter": _version("tf-adapter") or "source"}
+        return {"tf-adapter": installed("tf-adapter") or "source"}
     import npu_runtime
     from ge.target import host
     from ge.versions import facts
@@ -85,13 +85,6 @@ def environment() -> dict[str, Any]:
         f" {npu_runtime.memory_info()['limit'] >> 20} MiB",
         "cache folder": str(cache_folder()),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _memory() -> tuple[int, int]:
@@ -125,7 +118,7 @@ def findings() -> Iterator[Finding]:
 def _frameworks() -> Iterator[Finding]:
     missing = []
     for name, (least, packages) in _FRAMEWORKS.items():
-        version = next(filter(None, map(_version, packages)), "")
+        version = next(filter(None, map(installed, packages)), "")
         if not version:
             missing.append(name)
         elif _numbers(version) < least:

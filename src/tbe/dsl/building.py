@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tbe import expr as e
+from tbe.collected import Collected
 from tbe.dsl.registry import Call, current_call
 from tbe.dsl.tensor import Tensor
 from tbe.kernel import Kernel
@@ -108,17 +108,8 @@ class Built:
         return made[-1]
 
 
-_collected: contextvars.ContextVar[list[Built] | None] = contextvars.ContextVar("builds", default=None)
-
-
-@contextlib.contextmanager
-def builds_of(found: list[Built]) -> Iterator[list[Built]]:
-    """Collect what is built inside, without making machine code."""
-    token = _collected.set(found)
-    try:
-        yield found
-    finally:
-        _collected.reset(token)
+_builds: Collected[Built] = Collected("builds")
+builds_of = _builds.inside  # collects what is built inside, without making machine code
 
 
 def build(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
@@ -141,7 +132,7 @@ def build(sch: Any, config_map: Mapping[str, Any] | None = None) -> Built:
     built = Built(str(config.get("name", "kernel")), inputs, outputs)
     built.call = current_call.get()
     built.dynamic = built.call is not None and has_unknown((built.call.args, built.call.kwargs))
-    found = _collected.get()
+    found = _builds.found
     if found is not None:
         found.append(built)
     elif not built.dynamic and config.get("need_build", True):

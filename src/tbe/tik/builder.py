@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import difflib
 import inspect
 import math
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tbe.collected import Collected
 from tbe.dtypes import DTYPES, numpy_dtype
 from tbe.tik import tensor as tensors
 from tbe.tik.expression import TikError, Variable
@@ -27,17 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dprofile", "Program", "Tik", "builds_of"]
 
-_collected: contextvars.ContextVar[list[Program] | None] = contextvars.ContextVar("tik_builds", default=None)
-
-
-@contextlib.contextmanager
-def builds_of(found: list[Program]) -> Iterator[list[Program]]:
-    """Collect the programs built inside this block."""
-    token = _collected.set(found)
-    try:
-        yield found
-    finally:
-        _collected.reset(token)
+_programs: Collected[Program] = Collected("tik_builds")
+builds_of = _programs.inside  # collects the programs built inside
 
 
 class Dprofile:
@@ -322,7 +313,7 @@ class Tik:
             if tensor.scope != "global":
                 raise TikError(f"{tensor.name} is an input or output and has to be in tik.scope_gm")
         self.program = Program(kernel_name, ports, list(outputs), self._memories, self._frames[0].body)
-        found = _collected.get()
+        found = _programs.found
         if found is not None:
             found.append(self.program)
         return self.program

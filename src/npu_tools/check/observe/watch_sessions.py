@@ -16,9 +16,10 @@ import numpy as np
 
 from ge.distributions import ascend
 from npu_tools.check.drawing import DrawnNode, draw
-from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized, throughput
+from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, resized
 from npu_tools.check.observe.host_time import HostTime, traced
 from npu_tools.check.observe.patching import around
+from npu_tools.check.observe.watcher import Watcher
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
 
@@ -29,14 +30,13 @@ _NAMED = 8
 _TRACED = 2  # the step that is timed node by node
 
 
-class SessionWatcher:
+class SessionWatcher(Watcher):
     """Sets up TensorFlow 1's names for one side, runs the script and collects the reports of its sessions."""
 
     def __init__(self, request: Request, recorder: Recorder) -> None:
-        self.request, self.recorder = request, recorder
+        super().__init__(request, recorder)
         self.reports: dict[int, tuple[Any, int]] = {}
         self.graphs: list[Any] = []
-        self.captured: Any = None
         self._steps: dict[str, Repeatable] = {}  # runs by what they fetch
         self._host: dict[str, HostTime] = {}  # of one step of each
         self._closed: set[int] = set()  # sessions that the script has closed
@@ -141,18 +141,9 @@ class SessionWatcher:
         sys.path.insert(0, str(Path(path).parent))
         ascend("npu_bridge.version1").run_main(path)
 
-    def finish(self, found: dict[str, Any]) -> None:
-        """Add results after the script has ended, the longest measurements last."""
-        if self.request.side == "npu":
-            found |= self.seen() | {"asked": self.captured.asked}
-            self.captured.end()
-        found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
-        if self.captured is not None:
-            found |= self.captured.analyse(self._line, self.recorder.tell)
-
     def location(self, node: str) -> str:
         """The user's line of a node."""
-        return self._line(node)
+        return self.line(node)
 
     def repeatable(self) -> Repeatable | None:
         """The step in a form that can be repeated with another batch."""
@@ -218,7 +209,7 @@ class SessionWatcher:
         row["calls"] = max(row["calls"], calls)
         if len(row["nodes"]) < _NAMED:
             row["nodes"].append(placed.name)
-        line = self._line(placed.name)
+        line = self.line(placed.name)
         if line and line not in row["locations"] and len(row["locations"]) < _NAMED:
             row["locations"].append(line)
 
@@ -229,14 +220,14 @@ class SessionWatcher:
             DrawnNode(
                 made.name, made.type, "NPU" if found.side == "npu" else "host",
                 tuple(tensor.op.name for tensor in made.inputs), found.part,
-                location=self._line(made.name) if found.side != "npu" else "",
+                location=self.line(made.name) if found.side != "npu" else "",
             )
             for graph in self.graphs
             for made in graph.get_operations()
             if (found := placed.get(made.name)) is not None
         )  # fmt: skip
 
-    def _line(self, name: str) -> str:
+    def line(self, name: str) -> str:
         for graph in self.graphs:
             found: str = getattr(graph, _LINE).get(name, "")
             if found:

@@ -9,7 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from npu_tools.check.observe.batch_sizes import Repeatable, throughput
+from npu_tools.check.observe.batch_sizes import Repeatable
+from npu_tools.check.observe.watcher import Watcher
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
 
@@ -19,11 +20,11 @@ _OURS = re.compile(r"^\s*(?:import|from)\s+(tf_adapter|npu_device)\b", re.MULTIL
 _NUMBERED = re.compile(r"NPU:(\d+)")
 
 
-class TensorFlowWatcher:
+class TensorFlowWatcher(Watcher):
     """Sets up TensorFlow for one side, runs the script and collects the NPU's work."""
 
     def __init__(self, request: Request, recorder: Recorder) -> None:
-        self.request, self.recorder = request, recorder
+        super().__init__(request, recorder)
         text = Path(request.path).read_text()
         self.devices = 1 + max((int(n) for n in _NUMBERED.findall(text)), default=0)
         npu = request.side == "npu"
@@ -45,7 +46,6 @@ class TensorFlowWatcher:
         tf.keras.utils.set_random_seed(request.seed)
         self.hooks = tensorflow2.TensorFlowHooks(recorder)
         self.hooks.install()
-        self.captured: Any = None
         if npu:
             from npu_tools.check.observe import npu_tensorflow, recorded
             from npu_tools.check.observe.capture import Capture
@@ -58,21 +58,17 @@ class TensorFlowWatcher:
         """Run the script as `python path` would."""
         runpy.run_path(path, run_name="__main__")
 
-    def finish(self, found: dict[str, Any]) -> None:
-        """Add results after the script has ended, the longest measurements last."""
-        if self.request.side == "npu":
-            found |= self.seen() | {"asked": self.captured.asked}
-            self.captured.end()
-        # Models and datasets of several NPUs belong to the threads of their devices.
+    def measure(self, found: dict[str, Any]) -> None:
+        """Models and datasets of several NPUs belong to the threads of their devices, and are not measured."""
         if not (int(os.environ.get("NPU_DEVICE_COUNT") or 1) > 1 or self.devices > 1):
             found["pipelines"] = self._pipelines()
-            found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
-        if self.captured is not None:
-            found |= self.captured.analyse(self.hooks.location_of, self.recorder.tell)
+            super().measure(found)
 
-    def location(self, node: str) -> str:
+    def line(self, node: str) -> str:
         """The user's line of a node."""
         return self.hooks.location_of(node)
+
+    location = line
 
     def repeatable(self) -> Repeatable | None:
         """The step in a form that can be repeated with another batch."""

@@ -31,8 +31,9 @@ from torch.utils.data import dataloader
 
 from ge.distributions import ascend
 from npu_tools.check.drawing import DrawnNode, draw
-from npu_tools.check.observe.batch_sizes import Repeatable, common_batch, throughput
+from npu_tools.check.observe.batch_sizes import Repeatable, common_batch
 from npu_tools.check.observe.patching import around
+from npu_tools.check.observe.watcher import Watcher
 from npu_tools.check.recorder import Recorder
 from npu_tools.check.request import Request
 
@@ -62,11 +63,11 @@ def _host_device(value: Any) -> Any:
     return value
 
 
-class TorchWatcher:
+class TorchWatcher(Watcher):
     """Sets up PyTorch for one side, runs the script and collects the compiled graphs."""
 
     def __init__(self, request: Request, recorder: Recorder) -> None:
-        self.request, self.recorder = request, recorder
+        super().__init__(request, recorder)
         self._ended = 0.0
         self._spent: dict[str, float] = defaultdict(float)
         self._half: dict[str, float] | None = None
@@ -74,7 +75,6 @@ class TorchWatcher:
         self._calls: list[tuple[Any, Counter[str]]] = []  # operators of a report, and how many calls of each
         self.reports: list[Any] = []
         self._observing: Any = None
-        self.captured: Any = None
         self._graph: tuple[Any, frozenset[str]] | None = None  # the largest one, and its nodes on the host
         self._compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         if request.side == "npu":
@@ -246,18 +246,9 @@ class TorchWatcher:
         with _OnHost():
             runpy.run_path(path, run_name="__main__")
 
-    def finish(self, found: dict[str, Any]) -> None:
-        """Add results after the script has ended, the longest measurements last."""
-        if self.request.side == "npu":
-            found |= self.seen() | {"asked": self.captured.asked}
-            self.captured.end()
-        found["batches"] = throughput(self.repeatable(), self.request, self.recorder.tell)
-        if self.captured is not None:
-            found |= self.captured.analyse(self._line, self.recorder.tell)
-
     def location(self, node: str) -> str:
         """The user's line of a node."""
-        return "" if self.captured is None else str(self.captured.line(node, self._line))
+        return "" if self.captured is None else str(self.captured.line(node, self.line))
 
     def repeatable(self) -> Repeatable | None:
         """The step in a form that can be repeated with another batch."""
@@ -313,7 +304,7 @@ class TorchWatcher:
                 row = _row(rows, refusal.operator, "host", refusal.reason)
                 row["count"] += 1
                 row["nodes"] = [*row["nodes"], refusal.node][:_NAMED]
-                line = self._line(refusal.trace)
+                line = self.line(refusal.trace)
                 if line and line not in row["locations"]:
                     row["locations"].append(line)
             if report.failure:
@@ -322,7 +313,7 @@ class TorchWatcher:
             row["calls"] = self.recorder.steps_done()  # graphs are those of modules, which steps call
         return sorted(rows.values(), key=lambda row: (row["place"] == "NPU", -row["count"]))
 
-    def _line(self, trace: str) -> str:
+    def line(self, trace: str) -> str:
         """The innermost line of the user's in a stack trace of PyTorch."""
         roots = self.recorder.roots
         own = [(file, line) for file, line in _FRAME.findall(trace) if roots.owns(file)]
@@ -339,7 +330,7 @@ class TorchWatcher:
             DrawnNode(
                 names[node], _operator(node), "host" if node.name in on_host else "NPU",
                 tuple(names[source] for source in node.all_input_nodes if source in names),
-                location=self._line(str(node.meta.get("stack_trace") or "")) if node.name in on_host else "",
+                location=self.line(str(node.meta.get("stack_trace") or "")) if node.name in on_host else "",
             )
             for node in nodes
         )  # fmt: skip
@@ -351,7 +342,7 @@ class TorchWatcher:
             groups.append(_group(index, "NPU", f"{report.kind} graph", report.npu_calls, on_npu))
             if report.refusals:
                 host = Counter(refusal.operator for refusal in report.refusals)
-                lines = list(dict.fromkeys(filter(None, (self._line(r.trace) for r in report.refusals))))
+                lines = list(dict.fromkeys(filter(None, (self.line(r.trace) for r in report.refusals))))
                 groups.append(
                     _group(index, "host", "ATen", sum(host.values()), host) | {"locations": lines[:_NAMED]}
                 )
