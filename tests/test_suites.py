@@ -110,7 +110,7 @@ def test_a_test_that_runs_when_the_time_is_up_has_no_outcome(run: Any, tmp_path:
 def test_the_samples_of_all_residues_are_the_whole_suite(run: Any) -> None:
     names: list[str] = []
     for residue in range(2):
-        result, report = run("--select", "first::good|wrong", "--sample", "2", "--residue", str(residue))
+        _, report = run("--select", "first::good|wrong", "--sample", "2", "--residue", str(residue))
         counts = report["groups"].get("first_test.py", {})
         assert counts.get("passed", 0) == report["passed"] and counts.get("failed", 0) == len(
             report["failed"]

@@ -113,6 +113,11 @@ def _device_type(number: int) -> bool:
     return _type_name(number) in TENSORS
 
 
+def _no_engine(number: int) -> str:
+    name = _type_name(number)
+    return "complex numbers are the host's" if name.startswith("complex") else f"no engine accepts {name}"
+
+
 def _mapped(op: str) -> bool:
     return op in HANDLERS or find("tensorflow", op) is not None
 
@@ -128,8 +133,6 @@ def _unmapped(op: str) -> str:
         return "it calls Python"
     if op in OPERATORS:
         return "text, tables and ragged or sparse structure are the host's"
-    if "FFT" in op or "Complex" in op:
-        return "no engine computes with complex numbers"
     return "no plugin maps it"
 
 
@@ -178,12 +181,12 @@ class _Classifier:
                 if source.op == ARGUMENT:
                     return Refusal(node.op, "a list of tensors comes from outside of the function")
             elif not _device_type(number) and source.op not in FREE:
-                return Refusal(node.op, f"no engine accepts {_type_name(number)}")
+                return Refusal(node.op, _no_engine(number))
         for number in node.types:
             if number == _RESOURCE and "While" in node.op:
                 continue  # a handle that the loop hands on
             if number != _VARIANT and not _device_type(number):
-                return Refusal(node.op, f"no engine accepts {_type_name(number)}")
+                return Refusal(node.op, _no_engine(number))
         return None
 
     def _called(self, node: FlatNode) -> Refusal | None:

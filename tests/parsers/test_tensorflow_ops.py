@@ -573,6 +573,71 @@ case(
     np.abs(inner(2, 4, 5, 3)),
 )
 
+# -- complex numbers -----------------------------------------------------------------------------------------
+
+
+def _spectrum(v: Any) -> Any:
+    """Numbers whose parts are of either sign, from real ones."""
+    return tf.complex(v, v[::-1] * 2)
+
+
+def _parts(z: Any) -> Any:
+    return tf.math.real(z), tf.math.imag(z)
+
+
+case("RFFT", lambda v: _parts(tf.signal.rfft(v)), real(3, 20))
+case(
+    "RFFT of another length",
+    lambda v: [*_parts(tf.signal.rfft(v, [9])), *_parts(tf.signal.rfft(v, [32]))],
+    real(3, 20),
+)
+case("RFFT2D", lambda v: _parts(tf.signal.rfft2d(v, [6, 5])), real(2, 5, 7))
+case("RFFT3D", lambda v: _parts(tf.signal.rfft3d(v)), real(4, 3, 6))
+case("IRFFT", lambda v: (tf.signal.irfft(_spectrum(v)), tf.signal.irfft(_spectrum(v), [7])), real(3, 9))
+case("IRFFT2D", lambda v: tf.signal.irfft2d(_spectrum(v), [4, 10]), real(2, 5, 6))
+case(
+    "FFT",
+    lambda v: [*_parts(tf.signal.fft(_spectrum(v))), *_parts(tf.signal.ifft(_spectrum(v)))],
+    real(3, 12),
+)
+case(
+    "FFT2D",
+    lambda v: [*_parts(tf.signal.fft2d(_spectrum(v))), *_parts(tf.signal.ifft2d(_spectrum(v)))],
+    real(4, 6),
+)
+case("FFT of doubles", lambda v: _parts(tf.signal.fft(_spectrum(v))), real(3, 7).astype(np.float64))
+case("ComplexAbs", lambda v: (tf.abs(_spectrum(v)), tf.math.angle(_spectrum(v))), real(4, 5))
+case(
+    "ComplexAbs of extremes",
+    lambda v: tf.abs(_spectrum(v)),
+    np.float32([0, -0.0, 1e30, 1e-30, np.inf, -np.inf, np.nan, 1, 3]),
+)
+case(
+    "complex arithmetic",
+    lambda v: _parts(tf.math.conj(_spectrum(v)) * (_spectrum(v) + (1 - 2j)) - tf.cast(v, tf.complex64)),
+    real(4, 5),
+)
+case(
+    "complex functions",
+    lambda v: _parts(tf.exp(_spectrum(v)) / (tf.square(_spectrum(v)) + 9)),
+    real(4, 5),
+)
+case("DCT", lambda v: [tf.signal.dct(v, kind) for kind in (1, 2, 3)], real(3, 8))
+case(
+    "complex movement",
+    lambda v: _parts(
+        tf.stack(tf.unstack(tf.transpose(tf.concat([_spectrum(v), -_spectrum(v)], 1))[1:, ::2]), 1)
+    ),
+    real(4, 5),
+)
+case(
+    "complex shape and cast",
+    lambda v: (tf.shape(_spectrum(v)), tf.cast(_spectrum(v), tf.float32)),
+    real(4, 5),
+)
+case("stft", lambda v: tf.signal.inverse_stft(tf.signal.stft(v, 16, 8), 16, 8), real(2, 80))
+
+
 # -- quantisation --------------------------------------------------------------------------------------------
 
 case(

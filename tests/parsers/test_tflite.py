@@ -167,6 +167,21 @@ def test_operators(function: Callable[..., Any], tmp_path: Path) -> None:
     compare(converted(function, [(3, 4), (3, 4)]), feeds, tmp_path)
 
 
+def test_spectrograms_agree(tmp_path: Path) -> None:
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        frames = tf.signal.stft(x, 256, 128, 256)
+        mel = tf.signal.linear_to_mel_weight_matrix(20, 129, 8000, 100.0, 3800.0)
+        features = tf.math.log(tf.matmul(tf.abs(frames), mel) + 1e-6)
+        return [features, tf.math.real(frames), tf.math.imag(frames)]
+
+    sound = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float32)
+    content = converted(function, [sound.shape])
+    model = schema.Model.GetRootAs(content)
+    codes = {code.BuiltinCode() for code in map(model.OperatorCodes, range(model.OperatorCodesLength()))}
+    assert {NAMES.index(name) for name in ("RFFT2D", "COMPLEX_ABS", "REAL", "IMAG")} <= codes
+    compare(content, [sound], tmp_path, 1e-4)
+
+
 def test_images(tmp_path: Path) -> None:
     x = np.random.default_rng(3).normal(size=(1, 8, 8, 4)).astype(np.float32)
     compare(converted(_images, [(1, 8, 8, 4)]), [x], tmp_path)
@@ -347,9 +362,14 @@ def test_slices_whose_ends_count_from_their_begins(tmp_path: Path) -> None:
 
 
 def test_what_is_not_mapped_is_named() -> None:
-    content = converted(lambda x: tf.abs(tf.signal.rfft2d(x)), [(4, 4)])
-    with pytest.raises(UnsupportedOperatorsError, match="RFFT2D"):
+    content = converted(lambda x: x + tf.random.uniform([4, 4]), [(4, 4)])
+    with pytest.raises(UnsupportedOperatorsError, match="RANDOM_UNIFORM"):
         parser.parse(content)
+
+
+def test_complex_results_are_refused() -> None:
+    with pytest.raises(GeError, match="a tensor of complex numbers"):
+        parser.parse(converted(tf.signal.rfft2d, [(4, 4)]))
 
 
 def test_the_command_line_chooses_a_signature(tmp_path: Path) -> None:

@@ -352,7 +352,7 @@ class Converter:
         label = scope.label(node)
         scope.builder.set_origin(label)
         try:
-            return self._dispatch(Context(self, scope, node, inputs))
+            return self.dispatch(Context(self, scope, node, inputs))
         except Unsupported as error:
             if error.needs is not None:
                 self.needs.append(error.needs)
@@ -376,7 +376,8 @@ class Converter:
             raise GeError("E10105", cause, node=label, operator=node.op) from error
         return FAILED
 
-    def _dispatch(self, context: Context) -> Outputs:
+    def dispatch(self, context: Context) -> Outputs:
+        """The outputs of a node by its handler, plugin or function."""
         node = context.node
         custom = find_custom("tensorflow", node.op)
         if custom is not None:

@@ -23,6 +23,7 @@ from ge.ir import facts
 from ge.ir.types import TENSORS, TensorDesc
 from ge.ops.builder import GraphBuilder
 from ge.ops.plugins import Unsupported, mapped
+from ge.parsers.tensorflow import complex_numbers as tensorflow_complex_numbers
 from ge.parsers.tensorflow import control as tensorflow_control
 from ge.parsers.tensorflow import distinct as tensorflow_distinct
 from ge.parsers.tensorflow import lists as tensorflow_lists
@@ -54,6 +55,7 @@ __all__ = [
 
 # Imported for their declarations.
 _WITH_HANDLERS = (
+    tensorflow_complex_numbers,
     tensorflow_control,
     tensorflow_distinct,
     tensorflow_lists,

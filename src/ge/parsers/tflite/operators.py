@@ -77,7 +77,7 @@ _SAME = """
     ARG_MAX ArgMax Type output_type=type | ARG_MIN ArgMin Type output_type=type
     FAKE_QUANT FakeQuantWithMinMaxArgs FakeQuant min max num_bits narrow_range
     BUCKETIZE Bucketize Bucketize boundaries
-    SQUEEZE Squeeze Squeeze squeeze_dims
+    SQUEEZE Squeeze Squeeze squeeze_dims | RFFT2D RFFT2D | COMPLEX_ABS ComplexAbs | REAL Real | IMAG Imag
 """
 # Which table of flatbuffer.TABLES holds an operator's options.
 OPTIONS: dict[str, str] = {}
