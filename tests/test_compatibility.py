@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +71,46 @@ def test_an_indispensable_patch_refuses_before_anything_is_changed(framework: An
     with pytest.raises(ImportError, match=r"Framework has no framework.missing:anything; .*1.0, 2.0"):
         table.apply()
     assert framework.Context().run(3) == 3
+
+
+# -- Triton and TensorFlow ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that stands for Triton and says whether TensorFlow was there before."""
+    (tmp_path / "triton").mkdir()
+    text = "import sys\nprint('triton', 'after' if 'tensorflow' in sys.modules else 'before')\n"
+    (tmp_path / "triton" / "__init__.py").write_text(text)
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+def _printed(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_triton_is_loaded_before_tensorflow(with_triton: Path) -> None:
+    program = "from ge.compatibility import load_triton_before_tensorflow as load\nload(); import tensorflow; load()"
+    assert _printed(program).stdout == "triton before\n"
+
+
+def test_triton_that_comes_too_late_is_named_with_a_remedy(with_triton: Path) -> None:
+    program = "import tensorflow; from ge.compatibility import warn_of_late_triton as warn; warn()"
+    ran = _printed(program)
+    assert ran.stdout == ""
+    assert "Import tf_adapter, torchair or triton before tensorflow" in ran.stderr
+    assert not _printed(f"import triton\n{program}").stderr
+    (with_triton / "triton" / "__init__.py").unlink()
+    (with_triton / "triton").rmdir()
+    assert not _printed(program).stderr
+
+
+def test_tf_adapter_loads_triton_first(with_triton: Path) -> None:
+    (with_triton / "tensorflow" / "__init__.py").write_text("raise ImportError('a stand-in')")
+    ran = _printed("import tf_adapter")
+    assert ran.stdout == "triton before\n"
+    assert "a stand-in" in ran.stderr

@@ -5,15 +5,24 @@ A front door patches a framework only through such a table, so that supporting a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CompatibilityWarning", "Patch", "PatchTable"]
+__all__ = [
+    "CompatibilityWarning",
+    "Patch",
+    "PatchTable",
+    "load_triton_before_tensorflow",
+    "warn_of_late_triton",
+]
 
 
 class CompatibilityWarning(UserWarning):
@@ -103,3 +112,25 @@ def _exists(place: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return hasattr(owner, name)
+
+
+def load_triton_before_tensorflow() -> None:
+    """Import Triton, which PyTorch's builds for GPUs bring along, unless TensorFlow is there already.
+
+    TensorFlow 2.21 and Triton 3.7 clash: the process ends with a segmentation fault where torch.compile imports Triton
+    after TensorFlow. The other order works.
+    """
+    if "tensorflow" not in sys.modules and importlib.util.find_spec("triton"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("triton")
+
+
+def warn_of_late_triton() -> None:
+    """Warn where it is too late for `load_triton_before_tensorflow`."""
+    if "tensorflow" in sys.modules and "triton" not in sys.modules and importlib.util.find_spec("triton"):
+        warnings.warn(
+            "TensorFlow was imported before Triton: torch.compile, which imports Triton, may end the process with a "
+            "segmentation fault. Import tf_adapter, torchair or triton before tensorflow.",
+            CompatibilityWarning,
+            stacklevel=3,
+        )

@@ -13,7 +13,10 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from ge.compatibility import load_triton_before_tensorflow as _load_triton_before_tensorflow
+
 try:
+    _load_triton_before_tensorflow()
     import tensorflow  # noqa: F401
 except ImportError as error:
     raise ImportError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ge.compatibility import warn_of_late_triton as _warn_of_late_triton
+
 try:
+    _warn_of_late_triton()
     import torch as _torch
 except ImportError as error:
     raise ImportError("torchair needs PyTorch: pip install torch") from error
