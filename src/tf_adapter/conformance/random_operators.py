@@ -21,6 +21,11 @@ SUMS, UNIT = Noise.ARGUMENTS, Noise.UNIT
 _unary, _binary = calls.elementwise("tf", OPERATORS, lambda d, x, dtypes: d.broadcast(x))
 
 
+def _pair(text: str, d: Draw) -> Call:
+    x = d.pick(FLOATS)
+    return Call(text, [x, d.broadcast(x)], noise=SUMS)
+
+
 # -- elementwise ---------------------------------------------------------------------------------------------
 
 _unary("math.square", NUMBERS)
@@ -41,12 +46,15 @@ _unary("sin cos tan", FLOATS + COMPLEX, SUMS, 0.3)  # an argument's last digit d
 _unary("math.log math.asinh math.acosh math.atanh", FLOATS + COMPLEX, UNIT, 0.3)
 _unary("nn.softsign nn.silu math.asin math.acos nn.leaky_relu", FLOATS, weight=0.3)
 # TensorFlow's kernel gives NaN or one for infinity, by the position of the element.
+# TensorFlow's kernels give zero or minus zero for minus zero, by the position of the element.
+for _name in ("math.xdivy", "math.xlogy"):
+    OPERATORS[_name] = (0.3, partial(lambda n, d: _pair(f"tf.{n}({{0}} + 0, {{1}})", d), _name))
 OPERATORS["erf"] = (0.3, lambda d: Call("tf.math.erf(tf.clip_by_value({0}, -30, 30))", [d.pick(FLOATS)]))
 _unary("nn.elu nn.selu nn.softplus nn.gelu math.erfc math.lgamma math.digamma math.ndtri", FLOATS, UNIT, 0.3)
 _unary("math.lgamma math.digamma", FLOATS, SUMS, 0.3)  # TensorFlow's are several units off near their zeros
 _unary("math.real math.imag math.conj math.angle", COMPLEX, weight=0.2)
 _binary("add subtract multiply", NUMBERS, weight=1.3)
-_binary("divide math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy", FLOATS, weight=0.4)
+_binary("divide math.divide_no_nan math.multiply_no_nan", FLOATS, weight=0.4)
 _binary("math.floordiv math.floormod truncatediv truncatemod", REAL, SUMS, 0.3)
 _binary("maximum minimum", REAL, FLUSHED, 0.6)
 _binary("math.squared_difference", REAL, SUMS, 0.3)
@@ -128,6 +136,8 @@ def _reduce(n: str, d: Draw) -> Call:
     dtypes, noise = _REDUCTIONS[n]
     x = d.pick(dtypes)
     axis = None if d.chance(0.2) else d.axes(x)
+    if noise is FLUSHED and "gradient" in d.options:  # the largest of nearly equal elements takes all of it
+        noise = SUMS
     return Call(f"tf.{n}({{0}}, {axis}, keepdims={d.chance(0.4)})", [x], noise=noise)
 
 
@@ -153,7 +163,9 @@ def _reduced(d: Draw) -> Call:
         ["reduce_sum", "reduce_max", "reduce_min", "reduce_mean", "reduce_logsumexp", "reduce_prod"]
     )
     noise = UNIT if name == "reduce_logsumexp" else SUMS
-    return Call(f"tf.{name}({_odd(d, x)}, {d.axes(x)})", [x], noise=noise)
+    # Whether a sum overflows is a matter of order.
+    without = "" if name in ("reduce_max", "reduce_min", "reduce_logsumexp") else "largest smallest"
+    return Call(f"tf.{name}({_odd(d, x, without=without)}, {d.axes(x)})", [x], noise=noise)
 
 
 # Losses of logits and labels of the same shape.
@@ -206,6 +218,33 @@ def _bias(d: Draw) -> Call:
     return Call("tf.nn.bias_add({0}, {1})", [x, d.of(x.dtype, x.shape[-1:])])
 
 
+@_add("argsort", 0.2)
+def _argsort(d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2, 3))
+    way = d.choice(["ASCENDING", "DESCENDING"])
+    place = _odd(d, x, _ORDERED if x.dtype in FLOATS else "{0}", "nan")
+    return Call(f"tf.argsort({place}, {d.axis(x)}, '{way}', stable=True)", [x], noise=SUMS)
+
+
+@_add("math.l2_normalize nn.moments math.zero_fraction", 0.2)
+def _statistics(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS, (1, 2, 3))
+    given = _odd(d, x, without="largest smallest")
+    if n == "math.zero_fraction":
+        return Call(f"tf.{n}({given})", [x], noise=SUMS)
+    return Call(
+        f"tf.{n}({given}, {d.axes(x) or [0]})", [x], results=2 if n == "nn.moments" else 1, noise=SUMS
+    )
+
+
+@_add("tensordot", 0.2)
+def _tensordot(d: Draw) -> Call:
+    x = d.pick(FLOATS, (1, 2, 3))
+    axis = d.axis(x, negative=False)
+    other = d.of(x.dtype, (x.shape[axis], d.integer(1, 4)))
+    return Call(f"tf.tensordot({{0}}, {{1}}, [[{axis}], [0]])", [x, other], noise=SUMS)
+
+
 # -- windows and normalisation -------------------------------------------------------------------------------
 
 
@@ -220,6 +259,31 @@ def _conv(d: Draw) -> Call:
     w = d.of(x.dtype, (*kernel, x.shape[3], d.choice([1, 2, 4, 8])))
     pad, stride = d.choice(["SAME", "VALID"]), d.integer(1, 2)
     return Call(f"tf.nn.conv2d({{0}}, {{1}}, {stride}, '{pad}')", [x, w], noise=Noise.WINDOW)
+
+
+@_add("conv1d conv2d_transpose", 0.2)
+def _other_conv(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS, (3 if n == "conv1d" else 4,), lambda v: min(v.shape[1:]) > 0)
+    pad, stride, out = d.choice(["SAME", "VALID"]), d.integer(1, 2), d.choice([1, 2, 5])
+    if n == "conv1d":
+        w = d.of(x.dtype, (d.integer(1, min(3, x.shape[1])), x.shape[2], out))
+        return Call(f"tf.nn.conv1d({{0}}, {{1}}, {stride}, '{pad}')", [x, w], noise=Noise.WINDOW)
+    w = d.of(x.dtype, (d.integer(1, 3), d.integer(1, 3), out, x.shape[3]))
+    shape = f"[tf.shape({{0}})[0], {x.shape[1] * stride}, {x.shape[2] * stride}, {out}]"
+    return Call(
+        f"tf.nn.conv2d_transpose({{0}}, {{1}}, {shape}, {stride}, 'SAME')", [x, w], noise=Noise.WINDOW
+    )
+
+
+@_add("resize", 0.2)
+def _resize(d: Draw) -> Call:
+    """Of finite numbers: some of TensorFlow's kernels multiply pixels that do not count by zero."""
+    x = d.pick(("float32", "float64"), (4,), lambda v: min(v.shape[1:]) > 0)
+    finite = "tf.where(tf.math.is_finite({0}), {0}, tf.zeros_like({0}))"
+    how = d.choice(["bilinear", "nearest", "bicubic", "area"])
+    return Call(
+        f"tf.image.resize({finite}, [{d.integer(1, 7)}, {d.integer(1, 7)}], '{how}')", [x], noise=SUMS
+    )
 
 
 @_add("depthwise_conv2d", 0.3)
@@ -237,8 +301,11 @@ def _pool(n: str, d: Draw) -> Call:
     if pad == "VALID":  # TensorFlow crashes where no window fits
         window = min(window, *x.shape[1:3])
     noise = Noise.WINDOW if n == "max_pool2d" else SUMS  # its kernels differ in the maximum of NaN
-    given = _ORDERED if n == "max_pool2d" and "gradient" in d.options else "{0}"  # and in where it was
-    given = _odd(d, x, given, "nan" if n == "max_pool2d" else "")
+    if n == "max_pool2d":  # and in where it was
+        odd = _odd(d, x, _ORDERED, "nan")
+        given = odd if odd != _ORDERED or "gradient" in d.options else "{0}"
+    else:
+        given = _odd(d, x)
     return Call(f"tf.nn.{n}({given}, {window}, {stride}, '{pad}')", [x], noise=noise)
 
 
@@ -408,6 +475,73 @@ def _roll(d: Draw) -> Call:
     return Call(f"tf.roll({{0}}, {d.integer(-4, 4)}, {d.axis(x)})", [x], noise=EXACT)
 
 
+@_add("reverse_sequence sequence_mask", 0.15)
+def _lengths(n: str, d: Draw) -> Call:
+    x = d.pick(ranks=(2, 3), fits=lambda v: 0 not in v.shape)
+    lengths = d.input("int32", x.shape[:1], f"below:{x.shape[1]}")
+    if n == "sequence_mask":
+        return Call(f"tf.sequence_mask({{0}}, {x.shape[1]})", [lengths], noise=EXACT)
+    return Call("tf.reverse_sequence({0}, {1}, seq_axis=1)", [x, lengths], noise=EXACT)
+
+
+@_add("diagonal", 0.3)
+def _diagonal(d: Draw) -> Call:
+    x = d.pick(ranks=(2, 3), fits=lambda v: min(v.shape[-2:]) > 0)
+    how = d.choice(["diag_part", "set_diag", "diag", "trace"])
+    if how == "set_diag":
+        part = d.of(x.dtype, (*x.shape[:-2], min(x.shape[-2:])))
+        return Call("tf.linalg.set_diag({0}, {1})", [x, part], noise=EXACT)
+    more = f", k={d.integer(-1, 1)}" if how in ("diag_part", "diag") else ""
+    return Call(f"tf.linalg.{how}({{0}}{more})", [x], noise=SUMS if how == "trace" else EXACT)
+
+
+@_add("batch_gather", 0.2)
+def _batch_gather(d: Draw) -> Call:
+    x = d.pick(ranks=(2, 3), fits=lambda v: 0 not in v.shape)
+    places = d.input("int32", (x.shape[0], d.integer(0, 3)), f"below:{x.shape[1]}")
+    return Call("tf.gather({0}, {1}, batch_dims=1)", [x, places], noise=EXACT)
+
+
+@_add("dynamic_partition", 0.2)
+def _dynamic_partition(d: Draw) -> Call:
+    """Parts of sizes that depend on elements, and together again."""
+    x = d.pick(ranks=(1, 2))
+    which = d.input("int32", x.shape[:1], "below:2")
+    if d.chance(0.5):
+        return Call("tf.dynamic_partition({0}, {1}, 2)", [x, which], results=2, noise=EXACT)
+    rows = "tf.dynamic_partition(tf.range(tf.size({1})), {1}, 2)"
+    return Call(f"tf.dynamic_stitch({rows}, tf.dynamic_partition({{0}}, {{1}}, 2))", [x, which], noise=EXACT)
+
+
+# Rows of a ragged tensor: some are empty.
+_RAGGED = "tf.RaggedTensor.from_value_rowids({0}, tf.sort(tf.range(tf.shape({0})[0]) * 7 % 5), nrows=5)"
+
+
+@_add("ragged", 0.4)
+def _ragged(d: Draw) -> Call:
+    x = d.pick(REAL, (1, 2))
+    texts = {
+        ".to_tensor()": EXACT,
+        ".row_lengths()": EXACT,
+        "[1:, :1].to_tensor()": EXACT,
+        "[::-1].to_tensor()": EXACT,
+    }
+    wholes = {
+        "tf.reduce_sum(R, 1)": SUMS,
+        "tf.reduce_max(R, 1)": SUMS,
+        "tf.concat([R, R], 1).to_tensor()": EXACT,
+        "tf.concat([R, R], 0).to_tensor()": EXACT,
+        "(R + R).flat_values": Noise.RESULT,
+        "tf.gather(R, [3, 0]).to_tensor()": EXACT,
+        "tf.ragged.boolean_mask(R, R > 0).to_tensor()"
+        if len(x.shape) == 1
+        else "tf.expand_dims(R, 1).to_tensor()": EXACT,
+    }
+    table = {f"R{k}": v for k, v in texts.items()} | wholes
+    text = d.choice(list(table))
+    return Call(text.replace("R", _RAGGED), [x], noise=table[text])
+
+
 @_add("one_hot", 0.3)
 def _one_hot(d: Draw) -> Call:
     places = d.input(d.choice(["int32", "int64", "uint8"]), d.shape((0, 1, 2)), "below:5")
@@ -495,6 +629,30 @@ def _assign(d: Draw) -> Call:
     x = d.choice(found) if found and d.chance(0.7) else d.input(d.dtype(NUMBERS), d.shape(), role="state")
     how = d.choice(["assign", "assign_add", "assign_sub"])
     return Call(f"tf.identity({{0}}.{how}({{1}}))", [x, d.like(x)], effect=True)
+
+
+@_add("assign_slice", 0.3)
+def _assign_slice(d: Draw) -> Call:
+    """Part of a variable."""
+    x = d.input(d.dtype(NUMBERS), d.shape((1, 2)), role="state")
+    part = f"[{d.choice(['1:', ':1', '0', ':', '::2'])}]"
+    value = d.choice([f"{{0}}{part} + {{0}}{part}", f"tf.zeros_like({{0}}{part})"])
+    return Call(f"tf.identity({{0}}{part}.assign({value}))", [x], effect=True)
+
+
+@_add("assign_in_body", 0.3)
+def _assign_in_body(d: Draw) -> Call:
+    """A variable written in a branch or a loop."""
+    if d.depth:
+        raise LookupError("writes of nested bodies are enough")
+    x = d.input(d.dtype(("float32", "int32", "float64")), d.shape((0, 1, 2)), role="state")
+    text = d.choice(
+        [
+            "tf.cond(tf.reduce_sum({1}) > 0, lambda: {0}.assign_add({1}), lambda: {0}.assign({1} * 2))",
+            "tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + {0}.assign_add({1})), (0, {1}))[1]",
+        ]
+    )
+    return Call(f"tf.identity({text})", [x, d.like(x)], noise=SUMS, effect=True)
 
 
 @_add("scatter_variable", 0.2)
@@ -605,3 +763,44 @@ def _array(d: Draw) -> Call:
         "(tf.constant(0), tf.TensorArray({0}.dtype, tf.shape({0})[0])))[1].stack()"
     )
     return Call(text, [x], [body], noise=EXACT)
+
+
+@_add("growing_loop", 0.3)
+def _growing(d: Draw) -> Call:
+    """A state whose first dimension changes from step to step."""
+    x = d.pick(NUMBERS, (1, 2))
+    step = d.choice(
+        ["tf.concat([a, a[:1] + a[:1]], 0)", "a[1:]", "tf.concat([a, a], 0)", "tf.repeat(a, 2, 0)[1:]"]
+    )
+    shape = ["None", *map(str, x.shape[1:])]
+    text = (
+        f"tf.while_loop(lambda i, a: i < {d.integer(0, 3)}, lambda i, a: (i + 1, {step}), (tf.constant(0), {{0}}), "
+        f"shape_invariants=(tf.TensorShape([]), tf.TensorShape([{', '.join(shape)}])))[1]"
+    )
+    return Call(text, [x], noise=SUMS)
+
+
+@_add("collected", 0.3)
+def _collected(d: Draw) -> Call:
+    """Arrays of tensors: filled at once or step by step, read in another order, of elements of several sizes."""
+    x = d.pick(NUMBERS, (1, 2, 3), lambda v: v.shape[0] > 0)
+    array = "tf.TensorArray({0}.dtype, tf.shape({0})[0], clear_after_read=False, infer_shape=False)"
+    texts = [
+        f"{array}.unstack({{0}}).gather(tf.range(tf.shape({{0}})[0])[::-1])",
+        f"{array}.unstack({{0}}).read(tf.shape({{0}})[0] - 1)",
+        f"{array}.scatter(tf.range(tf.shape({{0}})[0])[::-1], {{0}}).stack()",
+        "tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a.write(i, {0}[: i + 1])), (tf.constant(0), "
+        "tf.TensorArray({0}.dtype, 3, infer_shape=False, element_shape=[None, *{0}.shape[1:]])))[1].concat()",
+        "tf.while_loop(lambda i, a, s: i < 3, lambda i, a, s: (i + 1, a.write(i, s), a.write(i, s).read(i) + {0}), "
+        "(tf.constant(0), tf.TensorArray({0}.dtype, 3, clear_after_read=False), {0}))[1].stack()",
+    ]
+    return Call(d.choice(texts), [x], noise=SUMS)
+
+
+@_add("foldl", 0.2)
+def _fold(d: Draw) -> Call:
+    x = d.pick(NUMBERS, (1, 2, 3), lambda v: v.shape[0] > 0)
+    name = d.choice(["foldl", "foldr"])
+    return Call(
+        f"tf.{name}(lambda a, r: a * r[..., :1] + r if r.shape.rank else a + r, {{0}})", [x], noise=SUMS
+    )

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 import tf_adapter  # noqa: F401  (the device)
-from ge.conformance.programs.door import Door, Refused, Rounding, Runs
+from ge.conformance.programs.door import Door, Refused, Runs
 from ge.conformance.programs.python_door import PythonDoor
 from ge.conformance.programs.record import Program, Role
 from tf_adapter.conformance.random_operators import OPERATORS
@@ -215,9 +215,9 @@ class TensorFlowDoor(PythonDoor):
 
         return passed(tensor)
 
-    def finite(self, tensor: Any, rounding: Rounding) -> Any:
-        number = rounding.replacement_below(float(tensor.dtype.max))
-        return tf.where(tf.math.is_finite(tensor), tensor, tf.cast(number, tensor.dtype))
+    def finite(self, tensor: Any, number: Callable[[float], float]) -> Any:
+        stand_in = tf.cast(number(float(tensor.dtype.max)), tensor.dtype)
+        return tf.where(tf.math.is_finite(tensor), tensor, stand_in)
 
     def contradicts(self, program: Program, arrays: Sequence[Any], results: Sequence[Any]) -> bool:
         """True for convolutions of an empty batch: they have the shape of their input, whatever TensorFlow infers."""

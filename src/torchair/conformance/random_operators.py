@@ -31,7 +31,8 @@ _unary("abs neg square", NUMBERS)
 _unary("sign relu nn.functional.relu6", REAL, EXACT)
 _unary("ceil floor round trunc", REAL, EXACT, 0.25)
 _unary("isnan isinf isfinite zeros_like ones_like clone", None, EXACT, 0.25)
-_unary("logical_not", None, EXACT)
+_unary("logical_not signbit", None, EXACT, 0.25)
+_unary("sinc erfinv special.i0 special.entr special.log_ndtr nan_to_num", FLOATS, UNIT, 0.1)
 _unary("bitwise_not", (*INTEGERS, "bool"), EXACT, 0.2)
 _unary(
     "exp sigmoid tanh sqrt rsqrt reciprocal sinh cosh log1p expm1 atan exp2",
@@ -88,6 +89,9 @@ _unary("angle", COMPLEX, weight=0.15)
 _binary("add sub mul", (*NUMBERS, "bool"), weight=1.2)
 _binary("div true_divide pow atan2 hypot", REAL, SUMS, 0.3)
 _binary("floor_divide remainder fmod", REAL, SUMS, 0.3)
+_binary("logaddexp copysign", FLOATS, UNIT, 0.2)
+_binary("xlogy", FLOATS, SUMS, 0.2)
+_binary("gcd lcm", ("int32", "int64", "int8", "int16", "uint8"), EXACT, 0.1)
 _binary("maximum minimum fmax fmin", (*REAL, "bool"), EXACT, 0.4)
 _binary("eq ne", None, SUMS, 0.4)
 _binary("gt lt ge le", (*REAL, "bool"), SUMS, 0.4)
@@ -174,23 +178,101 @@ def _reduce(n: str, d: Draw) -> Call:
     return Call(f"torch.{n}({{0}}{more})", [x], noise=noise)
 
 
-@_add("softmax log_softmax argmax argmin prod cumsum cumprod any all", 0.35)
+# What breaks a kernel that looks at an element too much: elements that tie, overflow, or are not numbers.
+_ODD = {
+    "ties": "torch.round({0})",
+    "nan": "{0}.masked_fill({0}.abs() > 0.75, float('nan'))",
+    "infinite": "{0}.masked_fill({0}.abs() > 0.5, float('inf'))",
+    "nothing": "{0}.masked_fill({0} < 0.25, float('-inf'))",
+    "largest": "{0}.masked_fill({0} > 0.5, torch.finfo({0}.dtype).max)",
+    "smallest": "{0}.masked_fill({0} < 0.25, torch.finfo({0}.dtype).min)",
+}
+
+
+def _odd(d: Draw, x: Value, without: str = "") -> str:
+    """An operand, two times in five with odd elements; `without` names kinds that the framework leaves open."""
+    if x.dtype not in FLOATS or not d.chance(0.4):
+        return "{0}"
+    return _ODD[d.choice([k for k in _ODD if k not in without.split()])]
+
+
+@_add("softmax log_softmax argmax argmin prod cumsum cumprod any all logcumsumexp", 0.35)
 def _along(n: str, d: Draw) -> Call:
-    x = d.pick(FLOATS if n.endswith("softmax") else REAL if n.startswith("arg") else None)
-    return Call(f"torch.{n}({{0}}, {d.axis(x)})", [x], noise=UNIT if n == "log_softmax" else SUMS)
+    x = d.pick(
+        FLOATS if n.endswith("softmax") or n == "logcumsumexp" else REAL if n.startswith("arg") else None
+    )
+    noise = UNIT if n in ("log_softmax", "logcumsumexp") else SUMS
+    return Call(f"torch.{n}({_odd(d, x)}, {d.axis(x)})", [x], noise=noise)
+
+
+@_add("reduced", 0.3)
+def _reduced(d: Draw) -> Call:
+    """Sums and extremes of what is not a number here and there."""
+    x = d.pick(FLOATS, (1, 2, 3))
+    name = d.choice(
+        ["sum", "amax", "amin", "mean", "logsumexp", "prod", "nansum", "nanmean", "aminmax", "var_mean"]
+    )
+    sums = name not in ("amax", "amin", "logsumexp", "aminmax")  # whether one overflows is a matter of order
+    text = f"torch.{name}({_odd(d, x, 'largest smallest' if sums else '')}, dim={d.axis(x)}, keepdim={d.chance(0.3)})"
+    return Call(
+        text,
+        [x],
+        results=2 if name in ("aminmax", "var_mean") else 1,
+        noise=UNIT if name == "logsumexp" else SUMS,
+    )
+
+
+# Losses of logits and labels of the same shape.
+_LOSSES = {
+    "mse_loss": "",
+    "l1_loss": "",
+    "smooth_l1_loss": ", beta=0.5",
+    "huber_loss": "",
+    "binary_cross_entropy_with_logits": "",
+    "kl_div": "",
+    "poisson_nll_loss": "",
+}
+
+
+@_add("loss", 0.5)
+def _loss(d: Draw) -> Call:
+    x = d.pick(FLOATS, (2,), lambda v: min(v.shape) > 0)
+    how = d.choice(["mean", "sum", "none"])
+    name = d.choice([*_LOSSES, "cross_entropy", "cross_entropy", "nll_loss"])
+    odd = _odd(d, x, "nan infinite")
+    if name not in _LOSSES:
+        more = f", label_smoothing={d.choice([0.0, 0.1])}" if name == "cross_entropy" else ""
+        more += ", ignore_index=1" if d.chance(0.3) else ""
+        labels = d.input("int64", x.shape[:1], f"below:{x.shape[1]}")
+        return Call(
+            f"torch.nn.functional.{name}({odd}, {{1}}{more}, reduction='{how}')", [x, labels], noise=UNIT
+        )
+    labels = d.input(x.dtype, x.shape, d.choice(["positive", "ones", "zeros"]))
+    return Call(
+        f"torch.nn.functional.{name}({odd}, {{1}}{_LOSSES[name]}, reduction='{how}')", [x, labels], noise=UNIT
+    )
 
 
 @_add("max min cummax", 0.25)
 def _extreme(n: str, d: Draw) -> Call:
     x = d.pick(REAL)
-    return Call(f"torch.{n}({{0}}, {d.axis(x)})", [x], results=2, noise=SUMS)
+    return Call(f"torch.{n}({_odd(d, x)}, {d.axis(x)})", [x], results=2, noise=SUMS)
 
 
 @_add("sort", 0.25)
 def _sort(d: Draw) -> Call:
     x = d.pick(REAL)
     more = f"dim={d.axis(x)}, descending={d.chance(0.5)}, stable=True"
-    return Call(f"torch.sort({{0}}, {more})", [x], results=2, noise=SUMS)
+    return Call(f"torch.sort({_odd(d, x)}, {more})", [x], results=2, noise=SUMS)
+
+
+@_add("median_value kthvalue_value", 0.15)
+def _ranked(n: str, d: Draw) -> Call:
+    """The value; of equal elements PyTorch names any."""
+    x = d.pick(REAL, (1, 2, 3), lambda v: 0 not in v.shape)
+    axis = d.axis(x)
+    which = f"{d.integer(1, x.shape[axis])}, " if n.startswith("kth") else ""
+    return Call(f"torch.{n.split('_')[0]}({_odd(d, x)}, {which}{axis})[0]", [x], noise=EXACT)
 
 
 @_add("topk", 0.25)
@@ -254,6 +336,49 @@ def _pool(n: str, d: Draw) -> Call:
     more = f"{d.integer(1, 2)}, {d.integer(1, 2)}, ceil_mode={d.chance(0.3)}"
     text = f"torch.nn.functional.{n}(torch.nan_to_num({{0}}), {more})"
     return Call(text, [d.pick(FLOATS, (3, 4))], noise=SUMS)
+
+
+@_add("conv1d conv_transpose2d", 0.25)
+def _other_conv(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS, (3 if n == "conv1d" else 4,), lambda v: min(v.shape[1:]) > 0)
+    out = d.choice([1, 2, 5])
+    kernel = [d.integer(1, min(3, m)) for m in x.shape[2:]]
+    w = d.of(x.dtype, (out, x.shape[1], *kernel) if n == "conv1d" else (x.shape[1], out, *kernel))
+    more = f"stride={d.integer(1, 2)}, padding={d.integer(0, 1)}, dilation={d.integer(1, 2)}"
+    return Call(
+        f"torch.nn.functional.{n}({{0}}, {{1}}, {{2}}, {more})",
+        [x, w, d.of(x.dtype, (out,))],
+        noise=Noise.WINDOW,
+    )
+
+
+@_add("adaptive_avg_pool2d adaptive_max_pool2d", 0.2)
+def _adaptive(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS, (3, 4), lambda v: min(v.shape[1:]) > 0)
+    text = f"torch.nn.functional.{n}(torch.nan_to_num({{0}}), ({d.integer(1, 3)}, {d.integer(1, 3)}))"
+    return Call(text, [x], noise=SUMS)
+
+
+@_add("group_norm", 0.2)
+def _group_norm(d: Draw) -> Call:
+    x = d.pick(FLOATS, (3, 4), lambda v: min(v.shape) > 0)
+    c = x.shape[1]
+    groups = d.choice([g for g in range(1, c + 1) if c % g == 0])
+    more = [d.of(x.dtype, (c,)), d.of(x.dtype, (c,))]
+    return Call(
+        f"torch.nn.functional.group_norm({{0}}, {groups}, {{1}}, {{2}}, 0.01)", [x, *more], noise=SUMS
+    )
+
+
+@_add("interpolate", 0.15)
+def _interpolate(d: Draw) -> Call:
+    x = d.pick(("float32", "float64"), (4,), lambda v: min(v.shape) > 0)
+    how = d.choice(["nearest", "nearest-exact", "bilinear", "bicubic", "area"])
+    corners = f", align_corners={d.chance(0.5)}" if how.startswith("bi") else ""
+    size = (d.integer(1, 7), d.integer(1, 7))
+    more = f"size={size}, mode='{how}'{corners}"
+    text = f"torch.nn.functional.interpolate(torch.nan_to_num({{0}}), {more})"
+    return Call(text, [x], noise=Noise.WINDOW)
 
 
 @_add("layer_norm", 0.4)
@@ -438,6 +563,51 @@ def _turn(n: str, d: Draw) -> Call:
     x = d.pick(ranks=(1, 2, 3))
     more = f"({d.axis(x)},)" if n == "flip" else f"{d.integer(-4, 4)}, {d.axis(x)}"
     return Call(f"torch.{n}({{0}}, {more})", [x], noise=EXACT)
+
+
+@_add("movedim swapaxes rot90 unfold repeat_interleave diag_embed", 0.15)
+def _moved(n: str, d: Draw) -> Call:
+    x = d.pick(ranks=(1,) if n == "diag_embed" else (1, 2, 3), fits=lambda v: 0 not in v.shape)
+    a, b = d.axis(x), d.axis(x)
+    size = x.shape[a]
+    more = {
+        "movedim": f"{a}, {b}",
+        "swapaxes": f"{a}, {b}",
+        "rot90": f"{d.integer(-1, 3)}, ({a}, {b})",
+        "unfold": f"{a}, {d.integer(1, size)}, {d.integer(1, 2)}",
+        "repeat_interleave": f"{d.integer(1, 3)}, dim={a}",
+        "diag_embed": f"{d.integer(-1, 1)}",
+    }[n]
+    if n in ("unfold", "repeat_interleave"):
+        return Call(f"{{0}}.{n}({more})", [x], noise=EXACT)
+    return Call(f"torch.{n}({{0}}, {more})", [x], noise=EXACT)
+
+
+@_add("metadata", 0.3)
+def _metadata(d: Draw) -> Call:
+    """A view turned in place, and written to."""
+    x = d.pick(NUMBERS, (1, 2, 3))
+    a, b = d.axis(x), d.axis(x)
+    how = d.choice(
+        [f"transpose_({a}, {b})", f"unsqueeze_({a})", "squeeze_()", f"swapdims_({a}, {b})", "t_()"]
+    )
+    what = d.choice(["add_(1)", "mul_(2)", "neg_()", "contiguous()"])
+    return Call(f"{{0}}.clone().{how}.{what}", [x])
+
+
+@_add("strided", 0.2)
+def _strided(d: Draw) -> Call:
+    """A copy written through overlapping windows of its memory, one at a time."""
+    x = d.pick(NUMBERS, (1, 2), lambda v: min(v.shape) > 1)
+    text = d.choice(
+        [
+            "torch.as_strided({0}.clone(), (2, 1), (1, 1), 1)",
+            "torch.as_strided_scatter({0}, torch.as_strided({0}, (2,), (1,)) + 1, (2,), (1,))",
+            "torch.select_scatter({0}, {0}.select(0, 0) * 2, 0, 1)",
+            "torch.slice_scatter({0}, {0}[1:] + 1, 0, 0, -1)",
+        ]
+    )
+    return Call(text, [x])
 
 
 @_add("tril triu diagonal", 0.2)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import torch_npu
-import torchair  # noqa: F401  (the backend)
+import torchair
 from ge.conformance.programs.door import Door, Refused, Rounding, Runs
 from ge.conformance.programs.python_door import Mode, PythonDoor
 from ge.conformance.programs.record import Program, Role
@@ -138,6 +138,36 @@ def traced(program: Any, runs: Any, roles: Any, options: Any, device: Any, compi
     return found
 
 
+def saved(program: Any, runs: Any, roles: Any, options: Any, device: Any) -> Any:
+    """Exported for each set of sizes, compiled to a model file, loaded and run without PyTorch."""
+    import tempfile
+
+    import ge
+
+    class Model(torch.nn.Module):
+        def forward(self, *tensors: Any) -> Any:
+            copies = [t.clone() for t in tensors]  # a file has nowhere to keep what is written to its inputs
+            return [*program(*copies), *(c.clone() for c in copies)]
+
+    loaded: dict[Any, Any] = {}
+    held: dict[int, Any] = {}
+    found: list[Any] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for arrays in runs:
+            inputs = [held.get(i, a) for i, a in enumerate(arrays)]
+            key = tuple(a.shape for a in inputs)
+            if key not in loaded:
+                path = torchair.dynamo_export(
+                    *map(tensor, inputs), model=Model(), export_path=folder, export_name=f"model{len(loaded)}"
+                )
+                ge.compile(path).save(path.with_suffix(".om"))
+                loaded[key] = ge.load(path.with_suffix(".om"))
+            found.append(loaded[key].run(inputs))
+            after = found[-1][len(found[-1]) - len(inputs) :]
+            held.update({i: a for i, (a, r) in enumerate(zip(after, roles, strict=True)) if r != "fed"})
+    return found
+
+
 class TorchDoor(PythonDoor):
     """PyTorch."""
 
@@ -160,7 +190,7 @@ class TorchDoor(PythonDoor):
         "complex64": 0.4,
         "complex128": 0.2,
     }
-    modes = {"traced": 0.75, "eager": 0.4, "compiled": 0.15}  # noqa: RUF012
+    modes = {"traced": 0.75, "eager": 0.4, "compiled": 0.15, "saved": 0.12}  # noqa: RUF012
     options = {"gradient": 0.25}  # noqa: RUF012
     roles = {"fed": 0.8, "constant": 0.1, "state": 0.1}  # noqa: RUF012
     names = {  # noqa: RUF012
@@ -173,7 +203,7 @@ class TorchDoor(PythonDoor):
         "import torch_npu\nimport torchair\n"
     )
     helpers = (tensor, plain, elsewhere, repeated, branch, largest, bits, given, answered)
-    ways = {"eager": eager, "compiled": compiled, "traced": traced}  # noqa: RUF012
+    ways = {"eager": eager, "compiled": compiled, "traced": traced, "saved": saved}  # noqa: RUF012
     host = "cpu"
     device = "npu"
 
@@ -204,11 +234,10 @@ class TorchDoor(PythonDoor):
         passed.register_hook(change)
         return passed
 
-    def finite(self, x: Any, rounding: Rounding) -> Any:
+    def finite(self, x: Any, number: Callable[[float], float]) -> Any:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return x
-        number = rounding.replacement_below(torch.finfo(x.dtype).max)
-        return torch.where(torch.isfinite(x), x, torch.full_like(x, number))
+        return torch.where(torch.isfinite(x), x, torch.full_like(x, number(torch.finfo(x.dtype).max)))
 
     def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[..., Any]]:
         """Of equal elements others are the largest, and NaN has other bits: any of 2^24 numbers is one."""
@@ -231,9 +260,13 @@ class TorchDoor(PythonDoor):
             return self._called(_by_decomposition, program, runs, "cpu", None)
 
     def run(self, program: Program, runs: Runs) -> Any:
+        if program.mode == "saved" and {"gradient", "random"} & set(program.options):
+            raise Refused("a file holds no gradients and no generator")
         try:
             return super().run(program, runs)
         except Exception as error:
+            if "cannot leave PyTorch" in str(error) or "computes nothing" in str(error):
+                raise Refused(str(error)) from error
             if (program.mode == "traced" and _untraceable(error)) or self._pytorch_refuses(program, runs):
                 raise Refused(str(error)) from error
             raise
@@ -246,6 +279,7 @@ class TorchDoor(PythonDoor):
             "compiled": (_by_pytorch,),
             "eager": (_by_pytorch, eager),
             "traced": (_by_autograd,),
+            "saved": (_by_pytorch,),
         }
         try:
             for front in fronts.get(program.mode, ()):

@@ -36,6 +36,8 @@ class Rounding:
     factors: Callable[[np.ndarray, Place], np.ndarray]
     # replaces non-finite elements in a window; None: keep them
     replacement: float | None = 1.0
+    # replaces non-finite results of a window; None: keep them
+    outcome: float | None = None
     seed: int = 0  # seed of choices that differ between implementations
 
     def replacement_below(self, largest: float) -> float:

@@ -165,7 +165,12 @@ def _instance_norm(node: Any, inputs: Sequence[Any]) -> str:
     return "" if all(v.shape == channels for v in inputs[1:]) else "other than one number per channel"
 
 
+def _along_an_axis(node: Any, inputs: Sequence[Any]) -> str:
+    return "" if inputs[0].ndim else "an axis of a scalar"
+
+
 _CHECKS = {
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _along_an_axis),
     "OneHot": _one_hot,
     "InstanceNormalization": _instance_norm,
     "Shrink": _shrink,

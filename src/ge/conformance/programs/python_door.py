@@ -26,7 +26,7 @@ def source(program: Program, noisy: bool = False) -> str:
     return "\n".join([f"def program({names}):", *lines, f"{STEP}return [{results}]", ""])
 
 
-_RESULT_HOOKS = {Noise.UNIT: "_unit", Noise.ARGUMENTS: "_sum", Noise.WINDOW: "_sum"}
+_RESULT_HOOKS = {Noise.UNIT: "_unit", Noise.ARGUMENTS: "_sum", Noise.WINDOW: "_windowed"}
 _HOOKS = {Noise.ARGUMENTS: "_term", Noise.WINDOW: "_window"}
 
 
@@ -81,8 +81,11 @@ class PythonDoor(Door):
         """
         raise NotImplementedError
 
-    def finite(self, tensor: Any, rounding: Rounding) -> Any:
-        """Replace NaN and infinities of a floating-point tensor; other tensors are returned unchanged."""
+    def finite(self, tensor: Any, number: Callable[[float], float]) -> Any:
+        """Replace NaN and infinities of a floating-point tensor; other tensors are returned unchanged.
+
+        number: the replacement for an element type, by its largest number.
+        """
         raise NotImplementedError
 
     def changed_back(self, tensor: Any, change: Callable[[Any], Any]) -> Any:
@@ -108,12 +111,20 @@ class PythonDoor(Door):
         def sums(x: Any) -> Any:  # its gradients are sums of products
             return self.changed_back(result(x), summand) if gradient else result(x)
 
+        def window(x: Any) -> Any:
+            return term(x if rounding.replacement is None else self.finite(x, rounding.replacement_below))
+
+        def windowed(x: Any) -> Any:
+            outcome = rounding.outcome
+            return sums(x if outcome is None else self.finite(x, lambda largest: outcome))
+
         return {
             "_": result,
             "_sum": sums,
             "_unit": lambda x: result(result(x + 1) - 1),
             "_term": term,
-            "_window": lambda x: term(x if rounding.replacement is None else self.finite(x, rounding)),
+            "_window": window,
+            "_windowed": windowed,
             "_argument": argument,
             "_written": lambda x: self.scaled(x, lambda a: rounding(a, Place.RESULT), True),
         }
