@@ -80,6 +80,61 @@ def test_what_only_aten_runs_is_not_exported(tmp_path: Path) -> None:
         torchair.dynamo_export(torch.ones(8), model=Spectrum(), export_path=str(tmp_path))
 
 
+class Rearranged(nn.Module):
+    """Reads its arguments in another order, one of them not at all, and returns views, copies and arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, a: Any, b: Any, c: Any, unread: Any, *, d: Any) -> Any:
+        y = self.layer(a).t()
+        return {
+            "c": c * 2,
+            "y": (y, y.reshape(-1)),
+            "b": b,
+            "none": None,
+            "same": y,
+            "turned": d.permute(1, 0),
+        }
+
+
+def test_files_take_arguments_and_give_results_in_the_order_of_the_model(tmp_path: Path) -> None:
+    model = Rearranged().eval()
+    args = (torch.randn(2, 3), torch.randn(3), torch.arange(4), torch.randn(2))
+    d = torch.randn(3, 5).t()
+    path = torchair.dynamo_export(*args, model=model, export_path=str(tmp_path), d=d)
+    found = ge.compile(path).run([t.numpy() for t in (*args, d)])
+    with torch.no_grad():
+        known = model(*args, d=d)
+    expected = [known["c"], *known["y"], known["b"], known["same"], known["turned"]]
+    for one, tensor in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, tensor.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_result_that_no_file_holds_is_refused(tmp_path: Path) -> None:
+    class Counting(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x + 1, "two"
+
+    with pytest.raises(Exception, match="the model returns str"):
+        torchair.dynamo_export(torch.ones(2), model=Counting(), export_path=str(tmp_path))
+
+
+def test_files_of_compiled_graphs_have_the_shapes_of_the_tensors(tmp_path: Path) -> None:
+    config = torchair.CompilerConfig()
+    config.export.export_mode = True
+    config.export.export_path_dir, config.export.export_name = str(tmp_path), "turned"
+    x = torch.randn(3, 2).t()
+    compiled = torch.compile(
+        lambda x: (x.exp().t(), x.sum(0)), backend=torchair.get_npu_backend(compiler_config=config)
+    )
+    expected = compiled(x)
+    found = ge.compile(tmp_path / "turned.air").run([x.numpy()])
+    for one, tensor in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, tensor.numpy(), rtol=1e-5, atol=1e-6)
+
+
 class CachedAttention(nn.Module):
     """Attention over a cache of fixed size, written at given positions."""
 
