@@ -51,7 +51,7 @@ except ImportError as error:
         "'pip install --no-build-isolation -e .'"
     ) from error
 
-from npu_runtime.environment import check_native
+from npu_runtime.environment import check_native, check_spelling
 
 __all__ = [
     "DeviceBuffer",
@@ -90,6 +90,7 @@ __all__ = [
 ]
 
 check_native()
+check_spelling()
 
 
 @contextmanager

@@ -5,23 +5,28 @@ A value that makes no sense is not used, and a warning says so once, with the ch
 
 from __future__ import annotations
 
+import difflib
 import os
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 __all__ = [
+    "OF_OPTIONS",
     "VARIABLES",
     "InvalidVariableWarning",
+    "UnknownVariableWarning",
     "UnwritableCacheWarning",
     "cache_folder",
     "check_names",
     "check_native",
+    "check_spelling",
     "choice",
     "compile_cache",
     "names",
     "number",
     "text",
+    "unknown",
     "unwritable",
     "warn",
 ]
@@ -53,6 +58,30 @@ VARIABLES = {
 }
 OFF = "off"  # of NPU_CACHE_DIR
 INSTRUCTION_SETS = ("sse4", "avx2", "avx512")
+# Variables of options, which a layer above declares, but for those in VARIABLES.
+OF_OPTIONS = (
+    "NPU_ALLOW_HOST_FALLBACK",
+    "NPU_AS_DEFAULT",
+    "NPU_DETERMINISTIC",
+    "NPU_EAGER_THRESHOLD",
+    "NPU_EXPLAIN",
+    "NPU_FUSION_SWITCH_FILE",
+    "NPU_LOOP_SIZE",
+    "NPU_MEMORY_LIMIT",
+    "NPU_MODIFY_MIXLIST",
+    "NPU_OPTYPELIST_FOR_IMPLMODE",
+    "NPU_OP_PRECISION",
+    "NPU_OP_SELECT_IMPLMODE",
+    "NPU_PRECISION_MODE",
+    "NPU_PREFETCH",
+    "NPU_PROFILING",
+    "NPU_PROFILING_DIR",
+    "NPU_QUANTISE_ACTIVATIONS",
+    "NPU_RECOMPUTE",
+    "NPU_TARGET",
+)
+_READ_ELSEWHERE = ("NPU_OPP_LOG",)  # by the code of custom operators
+_ALIKE = 0.8  # what difflib calls a misspelling; other software has variables that start with NPU_, too
 _COUNTS = ("NPU_DEVICE_COUNT", "NPU_NUM_THREADS")  # read by native code
 
 _VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
@@ -64,6 +93,10 @@ _unwritable: set[Path] = set()  # folders that were warned of
 
 class InvalidVariableWarning(RuntimeWarning):
     """An environment variable has a value that is not used."""
+
+
+class UnknownVariableWarning(RuntimeWarning):
+    """An environment variable looks like a misspelt name of ours."""
 
 
 class UnwritableCacheWarning(RuntimeWarning):
@@ -156,6 +189,21 @@ def number(name: str, otherwise: float, *, zero: bool = False) -> float:
         return found
     warn(name, value, f"positive numbers (the default is {otherwise:g})")
     return otherwise
+
+
+def unknown(alike: float = 0.6) -> Iterator[tuple[str, str]]:
+    """The variables that start with NPU_ and that nothing reads, each with the nearest name, "" if none is near."""
+    known = {*VARIABLES, *OF_OPTIONS, *_READ_ELSEWHERE}
+    for name in sorted(os.environ):
+        if name.startswith("NPU_") and name not in known and not name.startswith("NPU_CONFORMANCE_"):
+            yield name, next(iter(difflib.get_close_matches(name, known, 1, alike)), "")
+
+
+def check_spelling() -> None:
+    """Warn of each variable that looks like a misspelt name of ours."""
+    for name, near in unknown(_ALIKE):
+        if near:
+            warnings.warn(f"{name} has no effect; did you mean {near}?", UnknownVariableWarning, stacklevel=3)
 
 
 def check_native() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -143,16 +142,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _variables() -> Iterator[Finding]:
-    from ge.options.table import OPTIONS
-    from npu_runtime.environment import VARIABLES
+    from npu_runtime.environment import unknown
 
-    known = {*VARIABLES, *(o.variable for o in OPTIONS.values() if o.variable), "NPU_OPP_LOG"}
-    for name in sorted(os.environ):
-        if name.startswith("NPU_") and name not in known and not name.startswith("NPU_CONFORMANCE_"):
-            near = difflib.get_close_matches(name, known, 1)
-            yield Finding(
-                "warning", f"{name} has no effect", f"did you mean {near[0]}?" if near else "unset it"
-            )
+    for name, near in unknown():
+        yield Finding("warning", f"{name} has no effect", f"did you mean {near}?" if near else "unset it")
 
 
 def _resources() -> Iterator[Finding]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 import ge
+import npu_runtime
 from ge import atc_options
 from ge.ops.custom import search
 from ge.options import OptionError, UnknownOptionError, compile_options, document, table
@@ -228,3 +231,34 @@ def test_an_option_of_a_tree_is_reset_by_none() -> None:
     config.ge_config.precision_mode = None
     assert config.ge_config.precision_mode == "must_keep_origin_dtype"
     assert list(config._given()) == []
+
+
+def test_every_variable_of_an_option_is_known_to_the_runtime() -> None:
+    of_options = {option.variable for option in OPTIONS.values() if option.variable}
+    assert of_options - set(environment.VARIABLES) == set(environment.OF_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("NPU_DISABLE_PASS", "NPU_DISABLE_PASSES"),
+        ("NPU_THREADS", "NPU_NUM_THREADS"),
+        ("NPU_PRECISON_MODE", "NPU_PRECISION_MODE"),
+    ],
+)
+def test_a_misspelt_variable_is_named_as_the_runtime_starts(
+    name: str, near: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.warns(
+        environment.UnknownVariableWarning, match=f"^{name} has no effect; did you mean {near}.$"
+    ):
+        importlib.reload(npu_runtime)
+
+
+@pytest.mark.parametrize("name", ["NPU_COLLECT_PATH", "NPU_HOST_IP", "NPU_OPP_LOG", "NPU_CONFORMANCE_SAMPLE"])
+def test_variables_of_other_software_are_no_misspellings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        environment.check_spelling()

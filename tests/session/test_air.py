@@ -79,3 +79,12 @@ def test_onnx_files_are_not_taken_for_air_files(tmp_path: Path) -> None:
         air.parse(_changed(tmp_path, foreign))
     with pytest.raises(GeError):
         air.parse(tmp_path / "none.air")
+
+
+def test_attributes_keep_the_digits_of_doubles(tmp_path: Path) -> None:
+    """ONNX's attributes hold float32."""
+    g = ge.Graph("doubles")
+    x = g.input("x", (3,), "float64")
+    g.output(g.op("LeakyRelu", x, alpha=0.01))
+    found = ge.compile(air.write(g.ir, tmp_path / "net")).run([np.array([-1.0, -3.0, 2.0])])[0]
+    np.testing.assert_array_equal(found, [-0.01, -0.03, 2.0])

@@ -26,6 +26,8 @@ IR_VERSION = 10
 PRODUCER = "tf_adapter"
 MAX_BYTES = (1 << 31) - 1
 MAX_DEPTH = 32
+_FLOATS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
+_NUMBER = "number"  # the name of a tensor that stands for a number, or several, of an attribute
 
 
 def write(graph: ir.Graph, path: str | os.PathLike[str]) -> Path:
@@ -36,6 +38,7 @@ def write(graph: ir.Graph, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix != ".air":
         target = target.with_name(target.name + ".air")
+    graph = _exact(graph)
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name=PRODUCER)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +46,17 @@ def write(graph: ir.Graph, path: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError) as error:
         raise GeError("E10023", f"{target} cannot be written: {error}") from error
     return target
+
+
+def _exact(graph: ir.Graph) -> ir.Graph:
+    """A copy whose numbers survive the file: an attribute of ONNX holds float32, a tensor float64 as well."""
+    copy = graph.clone()
+    for node in copy.all_nodes():
+        for name, attr in node.attributes.items():
+            wide = np.asarray(attr.value) if attr.type in _FLOATS else None
+            if wide is not None and np.any((wide.astype(np.float32) != wide) & ~np.isnan(wide)):
+                node.attributes[name] = ir.AttrTensor(name, ir.tensor(wide.astype(np.float64), name=_NUMBER))
+    return copy
 
 
 def parse(source: str | os.PathLike[str] | bytes, options: CompileOptions | None = None) -> ir.Graph:
@@ -148,6 +162,8 @@ def _rebuild_node(builder: GraphBuilder, node: ir.Node, values: dict[ir.Value, i
 
 
 def _attribute(attr: Any) -> Any:
+    if attr.type == ir.AttributeType.TENSOR and attr.value.name == _NUMBER:
+        return attr.value.numpy().tolist()
     return _rebuild(attr.value, {}) if attr.type == ir.AttributeType.GRAPH else attr.value
 
 

@@ -31,7 +31,7 @@ _unary("abs neg square", NUMBERS)
 _unary("sign relu nn.functional.relu6", REAL, EXACT)
 _unary("ceil floor round trunc", REAL, EXACT, 0.25)
 _unary("isnan isinf isfinite zeros_like ones_like clone", None, EXACT, 0.25)
-_unary("logical_not signbit", None, EXACT, 0.25)
+_unary("logical_not", None, EXACT)
 _unary("sinc erfinv special.i0 special.entr special.log_ndtr nan_to_num", FLOATS, UNIT, 0.1)
 _unary("bitwise_not", (*INTEGERS, "bool"), EXACT, 0.2)
 _unary(
@@ -66,6 +66,15 @@ for _name in ("nn.functional.elu", "nn.functional.selu"):
     OPERATORS[_name] = (0.25, partial(_elu, _name))
 
 
+@_add("signbit copysign", 0.2)
+def _sign(n: str, d: Draw) -> Call:
+    """Which sign NaN has is left open."""
+    x = d.pick(FLOATS)
+    if n == "signbit":
+        return Call("torch.signbit({0}.nan_to_num(1.0))", [x], noise=EXACT)
+    return Call("torch.copysign({0}, {1}.nan_to_num(1.0))", [x, d.broadcast(x)], noise=EXACT)
+
+
 @_add("nn.functional.gelu", 0.25)
 def _gelu(d: Draw) -> Call:
     """The slope at infinity is NaN in PyTorch, infinity times zero, and its limit here."""
@@ -89,7 +98,7 @@ _unary("angle", COMPLEX, weight=0.15)
 _binary("add sub mul", (*NUMBERS, "bool"), weight=1.2)
 _binary("div true_divide pow atan2 hypot", REAL, SUMS, 0.3)
 _binary("floor_divide remainder fmod", REAL, SUMS, 0.3)
-_binary("logaddexp copysign", FLOATS, UNIT, 0.2)
+_binary("logaddexp", FLOATS, UNIT, 0.2)
 _binary("xlogy", FLOATS, SUMS, 0.2)
 _binary("gcd lcm", ("int32", "int64", "int8", "int16", "uint8"), EXACT, 0.1)
 _binary("maximum minimum fmax fmin", (*REAL, "bool"), EXACT, 0.4)

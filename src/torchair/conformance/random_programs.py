@@ -265,7 +265,7 @@ class TorchDoor(PythonDoor):
         try:
             return super().run(program, runs)
         except Exception as error:
-            if "cannot leave PyTorch" in str(error) or "computes nothing" in str(error):
+            if any(t in str(error) for t in ("cannot leave PyTorch", "computes nothing", "does not hold")):
                 raise Refused(str(error)) from error
             if (program.mode == "traced" and _untraceable(error)) or self._pytorch_refuses(program, runs):
                 raise Refused(str(error)) from error
