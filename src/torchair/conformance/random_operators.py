@@ -364,7 +364,7 @@ def _other_conv(n: str, d: Draw) -> Call:
 @_add("adaptive_avg_pool2d adaptive_max_pool2d", 0.2)
 def _adaptive(n: str, d: Draw) -> Call:
     x = d.pick(FLOATS, (3, 4), lambda v: min(v.shape[1:]) > 0)
-    text = f"torch.nn.functional.{n}(torch.nan_to_num({{0}}), ({d.integer(1, 3)}, {d.integer(1, 3)}))"
+    text = f"torch.nn.functional.{n}({{0}}.nan_to_num(0.0).clamp(-1e3, 1e3), ({d.integer(1, 3)}, {d.integer(1, 3)}))"
     return Call(text, [x], noise=SUMS)
 
 
@@ -373,7 +373,8 @@ def _group_norm(d: Draw) -> Call:
     x = d.pick(FLOATS, (3, 4), lambda v: min(v.shape) > 0)
     c = x.shape[1]
     groups = d.choice([g for g in range(1, c + 1) if c % g == 0])
-    more = [d.of(x.dtype, (c,)), d.of(x.dtype, (c,))]
+    # Infinite ones make NaN by the order of products.
+    more = [d.input(x.dtype, (c,), "ordinary") for _ in range(2)]
     return Call(
         f"torch.nn.functional.group_norm({{0}}, {groups}, {{1}}, {{2}}, 0.01)", [x, *more], noise=SUMS
     )
@@ -386,7 +387,7 @@ def _interpolate(d: Draw) -> Call:
     corners = f", align_corners={d.chance(0.5)}" if how.startswith("bi") else ""
     size = (d.integer(1, 7), d.integer(1, 7))
     more = f"size={size}, mode='{how}'{corners}"
-    text = f"torch.nn.functional.interpolate(torch.nan_to_num({{0}}), {more})"
+    text = f"torch.nn.functional.interpolate({{0}}.nan_to_num(0.0).clamp(-1e3, 1e3), {more})"
     return Call(text, [x], noise=Noise.WINDOW)
 
 

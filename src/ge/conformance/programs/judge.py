@@ -30,6 +30,7 @@ OVERFLOW = 1  # the noisy run without terms that may overflow and without other 
 _OVERFLOWS = (OVERFLOW, 4, 5)  # and with other signs, in case later operators hide one of them
 INFINITE = 6  # the noisy run in which terms whose products overflow are infinite
 _GRIDS = {7: 0.25, 8: 0.75}  # runs with fewer digits per term, so that nearly equal terms become equal
+_DENORMAL = (0, 2, 3)  # runs in which denormal numbers are zeros, or ordinary ones
 _COARSE = (OVERFLOW, INFINITE, *_GRIDS)  # these runs decide which elements are compared, not the tolerance
 GRADIENTS = 8.0  # further factor for gradients: rounding in the backward pass is not perturbed
 STEPS = 8.0  # further factor for loops, which accumulate backward rounding
@@ -329,6 +330,8 @@ def _measured(array: np.ndarray, others: Mapping[int, np.ndarray], slack: float,
             moved = other.astype(wide)
             same = (moved == exact) | (np.isnan(moved) & np.isnan(exact))
             stable &= np.where(finite, np.isfinite(moved), same)
+            if seed in _DENORMAL:  # it depends on whether they are flushed
+                stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.maximum(np.abs(exact), np.abs(moved))))
             if seed in _COARSE:  # it depends on terms that may overflow, or on last digits
                 stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.abs(exact)))
             if seed == OVERFLOW or seed not in _COARSE:
