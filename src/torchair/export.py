@@ -52,9 +52,7 @@ def dynamo_export(
     """
     given, structure = pytree.tree_flatten((args, kwargs))
     tensors = [
-        g.detach().clone(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        for g in given
-        if isinstance(g, torch.Tensor)
+        g.detach().clone(memory_format=torch.contiguous_format) for g in given if isinstance(g, torch.Tensor)
     ]
 
     def whole(*tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -10,10 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ge
 from ge.errors import GeError
 from ge.ops.builder import GraphBuilder
 from ge.ops.image.resize import resize_gradient
 from ge.ops.interpret import interpret
+from ge.ops.tensor import movement
+from ge.passes.cleanup import merge_movements
 from tests.ops.op_support import check, folded, graph_of
 
 RNG = np.random.default_rng(7)
@@ -237,3 +240,17 @@ def test_numbers_beside_a_condition_keep_their_own_type(x: Any, y: Any, dtype: s
     b.output(b.op("Select", b.input("c", (2,), "bool"), x, y))
     (found,) = interpret(b.graph, [np.asarray([True, False])])
     assert found.dtype == dtype and list(found) == [x, y]
+
+
+@pytest.mark.parametrize("count", [11, pytest.param(1300, marks=pytest.mark.slow)])
+def test_more_inputs_than_one_kernel_joins_are_joined_in_groups(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if count < movement.MAX_JOINED:
+        monkeypatch.setattr(movement, "MAX_JOINED", 4)
+        monkeypatch.setattr(merge_movements, "MAX_JOINED", 4)
+    parts = [np.full((2, 1 + i % 3), i, np.float32) for i in range(count)]
+    g = ge.Graph("join")
+    inputs = [g.input(f"x{i}", part.shape, "float32") for i, part in enumerate(parts)]
+    g.output(g.op("Concat", *inputs, axis=1))
+    np.testing.assert_array_equal(ge.compile(g).run(parts)[0], np.concatenate(parts, 1))

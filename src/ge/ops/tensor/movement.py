@@ -323,6 +323,9 @@ class ConcatViews(Views):
         return tbe.slice(whole, starts, [1] * len(shape), shape)
 
 
+MAX_JOINED = 512  # inputs that one kernel joins
+
+
 @register
 class Concat(Operator):
     """Tensors one after another along axis."""
@@ -336,6 +339,14 @@ class Concat(Operator):
     reads_once = True
     moves = True
     sign = Sign.KEPT
+
+    @staticmethod
+    def expand(builder: Any, op: NodeView, *values: Any) -> Any:
+        """Join more inputs than one kernel takes in groups first."""
+        if len(values) <= MAX_JOINED:
+            return NotImplemented
+        groups = [values[i : i + MAX_JOINED] for i in range(0, len(values), MAX_JOINED)]
+        return builder.op("Concat", *(builder.op("Concat", *g, axis=op.axis) for g in groups), axis=op.axis)
 
     @staticmethod
     def compute(op: NodeView, *parts: tbe.Tensor) -> tbe.Tensor:

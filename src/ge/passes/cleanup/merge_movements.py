@@ -12,6 +12,7 @@ from ge.ir.types import BOOL, FLOATS, INTS
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import dataflow_of
 from ge.ops.dataflow import Aligned
+from ge.ops.tensor.movement import MAX_JOINED
 from ge.passes.rewrite import RewritePass, Rewriter, Rule, Rules, attrs_of, is_pure, only_use, producer
 
 __all__ = ["MergeMovements", "holds_exactly"]
@@ -147,7 +148,7 @@ def _concat_of_concat(r: Rewriter, node: ir.Node) -> ir.Value | None:
             parts += inner.inputs
         else:
             parts.append(value)
-    return r.op("Concat", *parts, axis=axis) if len(parts) > len(node.inputs) else None
+    return r.op("Concat", *parts, axis=axis) if len(node.inputs) < len(parts) <= MAX_JOINED else None
 
 
 def _concat_of_split(r: Rewriter, node: ir.Node) -> ir.Value | None:
