@@ -98,7 +98,7 @@ def build() -> None:
     for source in (ROOT / "src" / "npu_runtime").iterdir():
         if source.suffix != ".so":
             (own / source.name).symlink_to(source)
-    for library in ("npu", "_native", "_cuda"):  # named after the Python that runs here
+    for library in ("npu", "_native", "_tensorflow", "_cuda"):  # named after the Python that runs here
         (made,) = BUILD.glob(f"lib{library}.so" if library == "npu" else f"{library}.*.so")
         shutil.copy(made, own / f"{'lib' * (library == 'npu')}{library}.so")
 

@@ -85,7 +85,9 @@ def _build(kinds: str, folder: Path) -> Path:
     package.mkdir(parents=True)
     for source in [*PACKAGE.glob("*.py"), *folder.glob("*.so")]:
         (package / source.name).symlink_to(source)
-    libraries = [next(folder.glob(name)).resolve() for name in ("_native*.so", "libnpu.so")]
+    libraries = [
+        next(folder.glob(name)).resolve() for name in ("_native*.so", "_tensorflow*.so", "libnpu.so")
+    ]
     (site / "sitecustomize.py").write_text(_CUSTOMIZE)
     (site / "instrumented.py").write_text(
         f"import pathlib\nLIBRARIES = [pathlib.Path(p) for p in {[str(p) for p in libraries]}]\n{_PLUGIN}"

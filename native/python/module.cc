@@ -13,6 +13,5 @@ NB_MODULE(_native, m) {
   bind_program(m);
   bind_activity(m);
   bind_aicpu(m);
-  bind_tensorflow(m);
-  bind_torch(m);
+  bind_guests(m);
 }

@@ -12,7 +12,6 @@ void bind_device(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_activity(nb::module_& m);
 void bind_aicpu(nb::module_& m);
-void bind_tensorflow(nb::module_& m);
-void bind_torch(nb::module_& m);
+void bind_guests(nb::module_& m);
 
 }  // namespace npu::python

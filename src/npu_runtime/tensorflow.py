@@ -1,6 +1,6 @@
 """The NPU as a device of TensorFlow: the native half. See the stub file for what each name means."""
 
-from ._native import tensorflow as _native
+from . import _tensorflow as _native
 
 Described = _native.Described
 FunctionPlan = _native.FunctionPlan

@@ -1,5 +1,7 @@
-// What PyTorch needs: its tensors' device written anew, their records fetched before they are read, its
-// threads at work for programs.
+// Other libraries in the process: the device in their DLPack capsules written anew, their memory fetched
+// before it is read, their OpenMP threads at work for programs.
+#include "threads/guests.h"
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "python/module.h"
-#include "threads/guests.h"
 
 namespace npu::python {
 namespace {
@@ -48,7 +49,7 @@ class Fetcher {
 
 }  // namespace
 
-void bind_torch(nb::module_& m) {
+void bind_guests(nb::module_& m) {
   m.def("set_dlpack_device", &set_device, "capsule"_a, "device_type"_a, "device_index"_a = 0,
         "Writes the type and index of the device into a DLPack capsule that nobody has taken yet.");
   m.def("take_guests_of", &take_guests_of, "library"_a,

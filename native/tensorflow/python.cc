@@ -1,4 +1,4 @@
-// The TensorFlow device for Python: npu_runtime._native.tensorflow.
+// The extension module npu_runtime._tensorflow: the TensorFlow device for Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "python/module.h"
 #include "tensorflow/c_api.h"
 #include "tensorflow/callbacks.h"
 #include "tensorflow/device.h"
@@ -26,6 +25,7 @@
 #include "tensorflow/timeline.h"
 
 namespace npu::python {
+namespace nb = nanobind;
 namespace {
 
 using namespace nb::literals;
@@ -564,9 +564,7 @@ nb::dict counts() {
 
 }  // namespace
 
-void bind_tensorflow(nb::module_& parent) {
-  nb::module_ m = parent.def_submodule("tensorflow", "The NPU as a device of TensorFlow.");
-
+static void bind(nb::module_& m) {
   nb::class_<Described>(m, "Described", "One input of an operator, a function or a part of a graph.")
       .def_prop_ro("kind", [](const Described& self) { return kKinds[static_cast<int>(self.kind)]; })
       .def_prop_ro("dtype", [](const Described& self) { return type_name(self.dtype); })
@@ -683,3 +681,8 @@ void bind_tensorflow(nb::module_& parent) {
 }
 
 }  // namespace npu::python
+
+NB_MODULE(_tensorflow, m) {
+  nanobind::set_leak_warnings(false);  // TensorFlow keeps functions and variables until the interpreter ends
+  npu::python::bind(m);
+}
