@@ -108,14 +108,7 @@ _unary("Erfc", "erfc", cost=Cost.EXPENSIVE, tensorflow="Erfc", aten=["erfc", "sp
 _unary("Sign", "sign", NUMBERS, traits=_STEPS, onnx="Sign", tensorflow="Sign")
 _unary("Floor", "floor", NUMBERS, traits=_STEPS, onnx="Floor", tensorflow="Floor")
 _unary("Ceil", "ceil", NUMBERS, traits=_STEPS, onnx="Ceil", tensorflow="Ceil")
-_unary(
-    "Round",
-    "round",
-    NUMBERS,
-    traits=_STEPS,
-    onnx="Round",
-    tensorflow=["Round", "Rint"],
-)
+_unary("Round", "round", NUMBERS, traits=_STEPS, onnx="Round", tensorflow=["Round", "Rint"])
 _unary("Trunc", "trunc", NUMBERS, traits=_STEPS)
 _unary("Not", "not", BOOL, traits=_TWICE, onnx="Not", tensorflow="LogicalNot", aten="logical_not")
 _unary("BitwiseNot", "bitwise_not", INTS, traits=_TWICE, onnx="BitwiseNot", tensorflow="Invert")
