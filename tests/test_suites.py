@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from ge.conformance.__main__ import app
 from ge.conformance.suites import suite as suite_module
+from tests.support import fake_suite
 
 LIST = """
 [[known]]
@@ -137,3 +139,14 @@ def test_a_resumed_run_starts_no_process_for_files_without_tests_left(run: Any, 
     assert not log.exists()
     assert run("--select", "first::test_good|listed", "--resume")[1]["passed"] == 3
     assert log.exists()
+
+
+def test_files_that_leave_state_behind_have_a_process_of_their_own(
+    run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    find = fake_suite.find
+    alone = lambda source: dataclasses.replace(find(source), alone=("second_test.py",))  # noqa: E731
+    monkeypatch.setattr(fake_suite, "find", alone)
+    run("--select", "first|second::good|never")
+    logs = {path.stem for path in (tmp_path / "results" / "keras-1.0" / "cpu").glob("*.log")}
+    assert logs == {"first_test", "second_test"}

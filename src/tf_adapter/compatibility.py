@@ -141,6 +141,7 @@ PATCHES = PatchTable(
             lambda original: lambda: original() | {device.TYPE},
         ),
         Patch(f"{_CONTEXT}:_device_parsing_cache", device.ParsedNames),
+        Patch(f"{_CONTEXT}:_reset_context", _after(lambda *_: device.take_new_context())),
         Patch(
             f"{_CONTEXT}:Context._initialize_physical_devices",
             _after(lambda self, *_: device.add_physical_devices(self)),

@@ -46,6 +46,7 @@ __all__ = [
     "set_memory_growth",
     "set_memory_limit",
     "start_threads_on_default",
+    "take_new_context",
     "worker_of",
 ]
 
@@ -453,7 +454,8 @@ class _StartsEagerly:
 
     def __del__(self) -> None:
         current = self._of()
-        if current is not None and _State.default and _is_python_thread():
+        started = current is not None and current._thread_local_data is not None
+        if started and _State.default and _is_python_thread():
             apply_default(current)
 
 
@@ -502,3 +504,11 @@ def start_threads_on_default(created: context.Context) -> None:
     for name, value in state.items():
         setattr(data, name, value)
     created._thread_local_data = data
+
+
+def take_new_context() -> None:
+    """Take the place of the context that TensorFlow has just replaced, with an empty cache of device names."""
+    context._device_parsing_cache = ParsedNames(context._device_parsing_cache)
+    native.forget_all()
+    apply_placement()
+    apply_default()

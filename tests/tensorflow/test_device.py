@@ -200,6 +200,36 @@ def test_an_import_while_another_thread_holds_the_state_of_threads_says_so() -> 
     assert _in_new_process(code).split() == ["True", NPU]
 
 
+def test_a_context_that_replaces_another_has_the_npu_and_the_default_too() -> None:
+    code = """
+        import threading
+        import tensorflow as tf
+        import tf_adapter
+        from tensorflow.python.eager import context
+
+        def places():
+            a = tf.constant([1.0, 2.0])
+            found = [a.device, tf.function(lambda x: x * 2 + 1)(a).device, tf.Variable(a).device]
+            thread = threading.Thread(target=lambda: found.append(tf.constant(1.0).device))
+            thread.start()
+            thread.join()
+            with tf.device("npu:0"):
+                found.append((a + 1).device)
+            return [name.rpartition(":")[0][-3:] for name in found]
+
+        print(*places())
+        old = tf.constant([1.0, 2.0])
+        context._reset_context()
+        print(*places(), tf.reduce_sum(tf.constant([1.0, 2.0])).numpy(), old.numpy().sum())
+        tf_adapter.as_default(False)
+        context._reset_context()
+        print(*places())
+    """
+    npu = ["NPU"] * 5
+    expected = [*npu, *npu, "3.0", "3.0", *["CPU"] * 4, "NPU"]
+    assert _in_new_process(code).split() == expected
+
+
 def test_an_npu_that_is_not_there() -> None:
     with (
         pytest.raises(tf.errors.InvalidArgumentError, match=r"there is 1 NPU.*NPU_DEVICE_COUNT"),

@@ -16,6 +16,8 @@ FOLDERS = (
     *("layers", "ops", "losses", "metrics", "optimizers", "random", "trainers", "saving"),
     *("activations", "callbacks", "constraints", "initializers", "models", "regularizers", "quantizers"),
 )
+# Their tests replace TensorFlow's eager context, in which the tensors that other files made at import cannot be used.
+RESETTING = ("callbacks/swap_ema_weights_test.py", "ops/nn_test.py")
 
 
 def find(source: Path | None) -> Suite:
@@ -53,5 +55,6 @@ def find(source: Path | None) -> Suite:
             environment, plugins=("tf_adapter", "conftest")
         ),  # tf_adapter makes the NPU the default device
         files_per_process=12,
+        alone=RESETTING,
         groups=r"^([^/]+)/",
     )

@@ -47,7 +47,7 @@ def find(source: Path | None) -> Suite:
         version = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingSuiteError(
-            "pip install transformers datasets parameterized pytest-xdist pillow"
+            "pip install transformers datasets parameterized pytest-xdist pillow timeout-decorator"
         ) from error
     named = source or Path(os.environ.get(VARIABLE, ""))
     files = tuple(

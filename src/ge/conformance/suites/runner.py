@@ -59,9 +59,8 @@ def run_suite(
     if among is not None:
         left = {name.partition("::")[0] for name in among if name not in outcomes}
         files = [file for file in files if file in left]
-    for start in range(0, len(files), suite.files_per_process):
+    for group in _groups(suite, files):
         for part in range(limits.parts):
-            group = tuple(files[start : start + suite.files_per_process])
             todo.put((dataclasses.replace(limits, part=part), group))
     lock = threading.Lock()
     end = time.monotonic() + 60 * limits.minutes if limits.minutes else math.inf
@@ -88,6 +87,14 @@ def run_suite(
     for thread in threads:
         thread.join()
     return outcomes
+
+
+def _groups(suite: Suite, files: Sequence[str]) -> list[tuple[str, ...]]:
+    """The files of each process."""
+    shared = [file for file in files if file not in suite.alone]
+    size = suite.files_per_process
+    groups = [tuple(shared[start : start + size]) for start in range(0, len(shared), size)]
+    return groups + [(file,) for file in files if file in suite.alone]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Suite:
     cpu: Side
     npu: Side
     files_per_process: int = 1
+    alone: tuple[str, ...] = ()  # files whose tests change what later files of their process find
     arguments: tuple[str, ...] = ()  # of pytest
     groups: str = EVERY_FILE  # outcomes are counted by what this expression's group matches in a test's name
 
