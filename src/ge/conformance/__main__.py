@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ge.conformance.cases import KINDS, Case, collect
 from ge.conformance.detectors import detectors
+from ge.conformance.exporters import exporters
 from ge.conformance.ort import ort
 from ge.conformance.pool import run_cases
 from ge.conformance.programs.command import programs
@@ -35,6 +36,7 @@ def _group() -> None:
 app.command()(suites)
 app.command()(programs)
 app.command()(detectors)
+app.command()(exporters)
 app.command()(ort)
 app.command()(sklearn)
 
