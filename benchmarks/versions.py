@@ -4,19 +4,22 @@
     python benchmarks/versions.py ../before
     python benchmarks/versions.py . --isa avx512    # this tree without bfloat16 products, and with all there is
 
-Each row runs in two processes, one per tree, called in turn; their answers are compared. A row's figure is the median
-over rounds of before / after: above 1, the present tree is faster. The ratio of the minima is shown beside it, because
-it is less sensitive to other programs on the machine.
+The rows of a kind run in two processes, one per tree, called in turn; their answers are compared. A row's figure is the
+median over rounds of before / after: above 1, the present tree is faster. The ratio of the minima is shown beside it,
+because it is less sensitive to other programs on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,12 +59,32 @@ def _infer(model: str, batch: int, precision: str, small: bool) -> tuple[Call, A
     return runner.call, runner.answer
 
 
+_START = """
+import sys
+import numpy as np
+sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildInplaceFinder"]
+import ge
+from ge.options import CompileOptions, PrecisionMode
+path, precision, feeds, found = sys.argv[1:]
+mode = PrecisionMode.MIX_BF16 if precision == "bf16" else PrecisionMode.KEEP
+with np.load(feeds) as arrays:
+    inputs = list(arrays.values())
+np.savez(found, *ge.compile(path, CompileOptions(precision_mode=mode)).run(inputs))
+"""
+
+
 def _compile(model: str, batch: int, precision: str, small: bool) -> tuple[Call, Answer]:
+    """A process from its start to the first result, with empty caches."""
     case = _case(model, batch, precision, small)
 
-    def call() -> Any:
-        runner = CONTENDERS[OURS](case)
-        return runner.answer(runner.call())
+    def call() -> list[np.ndarray]:
+        with tempfile.TemporaryDirectory() as folder:
+            feeds, found = (f"{folder}/{name}.npz" for name in ("feeds", "found"))
+            np.savez(feeds, **case.feeds)
+            command = [sys.executable, "-c", _START, str(case.onnx), precision, feeds, found]
+            subprocess.run(command, check=True, env={**os.environ, "NPU_CACHE_DIR": "off"})
+            with np.load(found) as arrays:
+                return list(arrays.values())
 
     return call, lambda arrays: arrays
 
@@ -99,32 +122,54 @@ MAKERS = {
 }
 
 
-def serve(kind: str, model: str, batch: int, precision: str, threads: int, small: bool) -> None:
-    """Answer each line of standard input with the seconds of one burst of calls."""
+def serve(threads: int, small: bool) -> None:
+    """Answer lines of standard input: to a row with the first answer, to seconds with the times of a burst of calls."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is not an answer
     limit_threads(threads)
     contenders.THREADS = threads
-    clock = time.perf_counter if threads > 1 else time.process_time
+    clock = time.perf_counter if threads > 1 else _processor_time
     # An editable install's import hook would find the installed tree before the one that PYTHONPATH names.
     sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "ScikitBuildInplaceFinder"]
     import ge
 
     assert Path(ge.__file__).is_relative_to(Path.cwd()), f"{ge.__file__} is not of {Path.cwd()}"
-    call, answer = MAKERS[kind](model, batch, precision, small)
-    first = [np.asarray(a, np.float64).reshape(-1)[:4096].tolist() for a in answer(call())]
-    call()
-    print(json.dumps(first), file=stream, flush=True)
+    call: Call | None = None
     for line in sys.stdin:
-        seconds, taken = float(line), []
-        call()
-        begin = time.perf_counter()
-        while not taken or time.perf_counter() - begin < seconds:
-            start = clock()
+        asked = json.loads(line)
+        if isinstance(asked, list):
+            call = None
+            gc.collect()
+            if "torch._dynamo" in sys.modules:
+                sys.modules["torch._dynamo"].reset()
+            kind, model, batch, precision = asked
+            call, answer = MAKERS[kind](model, int(batch), precision, small)
+            reply = [np.asarray(a, np.float64).reshape(-1)[:4096].tolist() for a in answer(call())]
             call()
-            taken.append(clock() - start)
-        print(json.dumps(taken), file=stream, flush=True)
+        else:
+            assert call is not None
+            reply = _burst(call, asked, clock)
+        print(json.dumps(reply), file=stream, flush=True)
     os._exit(0)  # skip the libraries' tear-down
+
+
+def _processor_time() -> float:
+    """Of this process and of those that it has waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _burst(call: Call, seconds: float, clock: Callable[[], float]) -> list[float]:
+    """Times of calls for some seconds, without that of the first, which finds cold caches, where it is short."""
+    taken: list[float] = []
+    begin = time.perf_counter()
+    while len(taken) < 2 or time.perf_counter() - begin < seconds:
+        start = clock()
+        call()
+        taken.append(clock() - start)
+        if taken[0] > seconds:
+            return taken
+    return taken[1:]
 
 
 # -- the command ---------------------------------------------------------------------------------------------
@@ -135,13 +180,13 @@ class RowFailed(Exception):
 
 
 class Tree:
-    """A process that runs a row with the sources of one tree."""
+    """A process that runs rows with the sources of one tree."""
 
-    def __init__(self, root: Path, row: list[str], isa: str | None = None) -> None:
+    def __init__(self, root: Path, given: argparse.Namespace, isa: str | None = None) -> None:
         inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         path = os.pathsep.join([str(root / "src"), str(ROOT), *filter(None, inherited)])
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", *row],
+            [sys.executable, __file__, "--serve", str(given.threads), *["--small"] * given.quick],
             env={**os.environ, **instruction_sets.variables(isa), "PYTHONPATH": path},
             cwd=root,
             stdin=subprocess.PIPE,
@@ -149,20 +194,25 @@ class Tree:
             text=True,
         )
 
-    def start(self) -> list[np.ndarray]:
-        """The answer of the first call."""
+    def first(self, row: list[str]) -> list[np.ndarray]:
+        """The answer of a row's first call."""
+        self._send(row)
         return [np.array(a) for a in self._read()]
 
     def burst(self, seconds: float) -> list[float]:
-        assert self.process.stdin is not None
-        print(seconds, file=self.process.stdin, flush=True)
+        """Processor times or times of calls for some seconds."""
+        self._send(seconds)
         return self._read()
+
+    def _send(self, asked: list[str] | float) -> None:
+        assert self.process.stdin is not None
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
 
     def _read(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RowFailed(f"its process ended with status {self.process.wait()}")
+            raise RowFailed(f"a process ended with status {self.process.wait()}")
         return json.loads(line)
 
     def close(self) -> None:
@@ -170,18 +220,13 @@ class Tree:
         self.process.wait()
 
 
-def measure(before: Path, isa: str | None, row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+def measure(trees: list[Tree], row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     """Times of both trees and how far their answers are apart."""
-    trees = [Tree(before, row, isa), Tree(ROOT, row)]
     times: list[list[float]] = [[], []]
-    try:
-        old, new = (tree.start() for tree in trees)
-        for number in range(rounds):
-            for which in (0, 1) if number % 2 else (1, 0):
-                times[which].append(statistics.median(trees[which].burst(seconds)))
-    finally:
-        for tree in trees:
-            tree.close()
+    old, new = (tree.first(row) for tree in trees)
+    for number in range(rounds):
+        for which in (0, 1) if number % 2 else (1, 0):
+            times[which].append(statistics.median(trees[which].burst(seconds)))
     ratios = sorted(before / after for before, after in zip(*times, strict=True))
     return {
         "before": statistics.median(times[0]),
@@ -191,6 +236,12 @@ def measure(before: Path, isa: str | None, row: list[str], rounds: int, seconds:
         "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
         "error": relative_error(new, old),
     }
+
+
+def close(trees: list[Tree]) -> None:
+    """End the processes."""
+    for tree in trees:
+        tree.close()
 
 
 def rows(given: argparse.Namespace) -> list[list[str]]:
@@ -212,8 +263,8 @@ def rows(given: argparse.Namespace) -> list[list[str]]:
 def main() -> int:
     """Measure and print; the exit status says whether both trees gave the same answers."""
     if sys.argv[1:2] == ["--serve"]:
-        kind, model, batch, precision, threads, *small = sys.argv[2:]
-        serve(kind, model, int(batch), precision, int(threads), bool(small))
+        threads, *small = sys.argv[2:]
+        serve(int(threads), bool(small))
         return 0
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -235,22 +286,27 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small models, few rounds")
     given = parser.parse_args()
     known = kept.read(given.json)
-    small, rounds, burst = (["--small"], 3, 0.01) if given.quick else ([], given.rounds, given.burst)
+    rounds, burst = (3, 0.01) if given.quick else (given.rounds, given.burst)
     table = new_table(
         "Before and after, ms",
         ["row", "before", "after", "before / after", "quartiles", "of minima", "error"],
     )
     found, wrong = [], []
+    trees: list[Tree] = []
+    served = ""
     for row in rows(given):
         title = " ".join(row)
         if title not in known:
+            if served != row[0]:  # processes of their own for each kind
+                close(trees)
+                trees = [Tree(given.before.resolve(), given, given.isa), Tree(ROOT, given)]
+                served = row[0]
             try:
-                known[title] = measure(
-                    given.before.resolve(), given.isa, [*row, str(given.threads), *small], rounds, burst
-                )
-            except RowFailed as error:
+                known[title] = measure(trees, row, rounds, burst)
+            except (RowFailed, BrokenPipeError) as error:
                 console.print(f"{title}: {error}", style="red")
                 wrong.append(title)
+                served = ""
                 continue
             kept.write(given.json, known)
         r = known[title]
@@ -267,6 +323,7 @@ def main() -> int:
         console.print(f"[dim]{title}: {r['ratio']:.3f} ({quartiles}), minima {r['least']:.3f}[/]")
         if not r["error"] <= SAME[row[3]]:
             wrong.append(title)
+    close(trees)
     console.print(table)
     if found:
         console.print(f"geometric mean {ratio(geometric_mean(found))}, lowest {ratio(min(found))}")

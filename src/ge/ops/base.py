@@ -614,7 +614,7 @@ def lookup(type_: str) -> type[Operator]:
     """The operator of a node's type: a plain type is the built-in one, a marked type its custom replacement."""
     found = _REGISTRY.get(type_)
     if found:
-        return found[-1] if is_custom(found[0]) else found[0]
+        return found[-1] if found[0] in _CUSTOM else found[0]
     plain, _, steps = type_.partition(CUSTOM_MARK)
     users = [o for o in _REGISTRY.get(plain, ()) if is_custom(o)][::-1]
     place = int(steps) if steps.isdigit() else 0

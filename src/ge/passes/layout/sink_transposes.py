@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ge.ir.values import constant_of, desc_of
 from ge.ops.base import NodeView, dataflow_of
 from ge.ops.dataflow import Order, check_promise
-from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rule, attrs_of, producer
+from ge.passes.rewrite import Replacement, RewritePass, Rewriter, Rule, producer
 
 __all__ = ["SinkTransposes"]
 
@@ -20,7 +20,7 @@ def _transposed(value: ir.Value | None) -> tuple[ir.Value, Order] | None:
     node = producer(value, "Transpose")
     if node is None or node.inputs[0] is None:
         return None
-    return node.inputs[0], Order(tuple(attrs_of(node)["perm"]))
+    return node.inputs[0], Order(tuple(node.attributes["perm"].as_ints()))
 
 
 def _order_of(node: ir.Node) -> Order | None:
