@@ -192,7 +192,10 @@ class CompiledGraph:
             if plan is not None:
                 return plan
             folded = bool(self.static) and key[-1]
-            if self.numbers and not self._is_geared(args) and not self.plans.is_hot(key) and self._has_aten:
+            # PyTorch's trace of an open size takes a slice such as x[:1] for one row, which an empty x does not have.
+            empty = any(args[i] == 0 for i in self.numbers)
+            general = self.numbers and not empty and not self._is_geared(args) and not self.plans.is_hot(key)
+            if general and self._has_aten:
                 return self._for_any_sizes(args, folded)
             return self.plans.program(key, lambda: self._compiled(args, folded))
 

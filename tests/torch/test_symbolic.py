@@ -336,3 +336,15 @@ def test_sizes_divided_by_zero() -> None:
         (found,) = torch.autograd.grad(compiled(x), x)
         (wanted,) = torch.autograd.grad(torch.var(x, dim=0, keepdim=True), x)
         torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "first", [lambda x: x[:1] * 2, lambda x: x[-2:].exp(), lambda x: x.t()[:1].unsqueeze(0) + 1]
+)
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_first_rows_of_what_becomes_empty_are_none(first: Any, shape: tuple[int, int]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(first, backend="npu", dynamic=True)
+    for size in ((4, 3), (2, 5), shape, (3, 4)):
+        x = torch.randn(*size)
+        torch.testing.assert_close(compiled(x), first(x))
