@@ -25,11 +25,16 @@ _CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
 _VIEWS = ("as_strided", "as_strided_", "view", "_reshape_alias", "unfold", "view_as_real", "view_as_complex")
 _SETTERS = ("set_.source_Storage_storage_offset", "set_.source_Tensor", "set_.source_Storage")
 # Operators that take tensors of the host beside those of a device, as on every accelerator.
-_MIXED = frozenset(
-    {"index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put",
-     "_pack_padded_sequence", "_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor",
+_INDEXED = frozenset(
+    {"index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put"}
+)  # fmt: skip
+_MIXED = _INDEXED | frozenset(
+    {"_pack_padded_sequence", "_ctc_loss", "_ctc_loss.Tensor", "_ctc_loss_backward", "_ctc_loss_backward.Tensor",
      "is_set_to", "bernoulli_.Tensor", "_foreach_copy_"}
 )  # fmt: skip
+# PyTorch's kernels of these for any device call those of the operand's type of device, which are the CPU's and CUDA's.
+_DIRECT = ("ldexp.Tensor", "ldexp.out", "ldexp_", "conj_physical_", "kaiser_window", "kaiser_window.periodic",
+           "kaiser_window.beta")  # fmt: skip
 _LAZY_BITS = ("Conjugate", "Negative")  # keys of tensors that are not quite their memory
 _NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype})
 _is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
@@ -88,6 +93,14 @@ def _refuse_host(target: Any) -> None:
         raise _mixed("cpu", f"npu:{devices.current()}")
 
 
+def _refuse_indexed_host(tensor: torch.Tensor) -> None:
+    """Refuse a tensor of the host that tensors of the device index."""
+    if tensor.is_cpu:
+        raise RuntimeError(
+            f"indices should be either on cpu or on the same device as the indexed tensor ({tensor.device})"
+        )
+
+
 def _slot(device: torch.device | None) -> int:
     """The index of the device that a factory is called with."""
     if _only and (device is None or device.index in (None, 0)):
@@ -137,6 +150,7 @@ class _Operator:
     written: tuple[int | str, ...]  # positions and names of the operands it writes
     to_host: Callable[[Any], Any]
     call: Callable[..., Any]
+    indexed: bool  # whether the first operand is read or written by indices, which may be the host's
 
 
 _OPERATORS: dict[Any, _Operator] = {}
@@ -150,15 +164,20 @@ def _operator(op: Any) -> _Operator:
             for i, a in enumerate(op._schema.arguments)
             if a.alias_info is not None and a.alias_info.is_write
         )
-        found = _OPERATORS[op] = _Operator(written, _converter(op), _callable(op))
+        indexed = _short_name(op) in _INDEXED
+        found = _OPERATORS[op] = _Operator(written, _converter(op), _callable(op), indexed)
     return found
 
 
+def _short_name(op: Any) -> str:
+    schema = op._schema
+    overload = f".{schema.overload_name}" if schema.overload_name else ""
+    return f"{schema.name.removeprefix('aten::')}{overload}"
+
+
 def _converter(op: Any) -> Callable[[Any], Any]:
-    name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
-    if name.removeprefix("aten::") in _MIXED or name.startswith(
-        "aten::_nested"
-    ):  # nested sizes are the host's
+    name = f"aten::{_short_name(op)}"
+    if _short_name(op) in _MIXED or name.startswith("aten::_nested"):  # nested sizes are the host's
         return _to_host_mixed
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return _to_host_lazy if any(has_kernel(name, key) for key in _LAZY_BITS) else _to_host
@@ -206,13 +225,20 @@ def _of_numbers(op: Any, place: int) -> Callable[..., Any] | None:
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the memory of its operands; operands that it writes or returns come back themselves."""
     known = _operator(op)
+    if known.indexed:
+        _refuse_indexed_host(args[0])
     return _run(known, known.to_host, args, kwargs)
+
+
+def _is_elsewhere(kwargs: Any) -> bool:
+    """True if an operator of NPU tensors makes its result on another device."""
+    device = kwargs.get("device") if kwargs else None
+    return device is not None and device.type != "npu"
 
 
 def _fallback_of_layouts(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The same where an operand or the result is sparse or nested: such results may be requested on the host."""
-    device = kwargs.get("device")
-    if device is not None and device.type != "npu":
+    if _is_elsewhere(kwargs):
         named = {k: _to_host_mixed(v) for k, v in kwargs.items()}
         return _operator(op).call(*map(_to_host_mixed, args), **named)
     return _run(_operator(op), _to_host_mixed, args, kwargs)
@@ -223,7 +249,8 @@ def _run(known: _Operator, to_host: Callable[[Any], Any], args: Any, kwargs: Any
     given = [to_host(v) for v in args]
     named = {k: to_host(v) for k, v in kwargs.items()} if kwargs else {}
     if not known.written:
-        return _results(known.call(*given, **named), index)
+        result = known.call(*given, **named)
+        return result if _is_elsewhere(kwargs) else _results(result, index)
     with (
         torch._C.DisableTorchFunction()
     ):  # a mode that is entered again in its function would see these calls
@@ -240,8 +267,8 @@ def _run_written(
     if to_host is not _to_host_mixed:
         for value in written.values():
             _refuse_host(value)
-    _share_storage(known, args, kwargs, given, named)
-    result = _written(known, given, named)
+    shared = _share_storage(known, args, kwargs, given, named)
+    result = _written(known, given, named, shared)
     same: dict[int, torch.Tensor] = {}
     _pair([args, list(kwargs.values())], [given, list(named.values())], same)
     for place, value in written.items():
@@ -252,13 +279,18 @@ def _run_written(
     return pytree.tree_map(lambda r: same[id(r)] if id(r) in same else _results(r, index), result)
 
 
-def _written(known: _Operator, given: list[Any], named: dict[str, Any]) -> Any:
+def _written(known: _Operator, given: list[Any], named: dict[str, Any], shared: bool) -> Any:
     """Call an operator that may resize what it writes, which borrowed memory cannot be: then on memory of its own."""
     try:
         return known.call(*given, **named)
     except RuntimeError as error:
         if "resize storage that is not resizable" not in str(error):
             raise
+        if shared:
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+                "memory location. Please clone() the tensor before performing the operation."
+            ) from error
     for place in known.written:
         if isinstance(place, str):
             if isinstance(named.get(place), torch.Tensor):
@@ -268,22 +300,43 @@ def _written(known: _Operator, given: list[Any], named: dict[str, Any]) -> Any:
     return known.call(*given, **named)
 
 
-def _share_storage(known: _Operator, args: Any, kwargs: Any, given: list[Any], named: dict[str, Any]) -> None:
-    """Let operands that share memory with one that is written share a storage on the host too.
+def _share_storage(known: _Operator, args: Any, kwargs: Any, given: list[Any], named: dict[str, Any]) -> bool:
+    """Let operands that share memory with one that is written share a storage on the host too; True if any does.
 
-    The CPU's kernels look at storages to refuse, or to copy first, what they would overwrite before they read it.
+    The CPU's kernels look at storages to refuse, or to copy first, what they would overwrite before they read it; an
+    operand that is itself written is not resized.
     """
     values = {**dict(enumerate(args)), **kwargs}
-    tensors = {k: v for k, v in values.items() if is_npu(v) and _is_dense(v)}
     bases: dict[int, Any] = {}
+    found = False
     for place in known.written:
-        target = tensors.get(place)
-        if target is None:
+        target: Any = values.get(place)
+        if not is_npu(target) or not _is_dense(target):
             continue
-        shared = [k for k, v in tensors.items() if k != place and _is_alias_of(v, target)]
+        shared = [k for k, v in values.items() if k != place and _shares(v, target)]
+        twin = with_bits(_over_storage(target, bases), target) if shared else None
         for key in (place, *shared) if shared else ():
             where: Any = named if isinstance(key, str) else given
-            where[key] = _over_storage(tensors[key], bases)
+            where[key] = _shared(values[key], where[key], target, twin, bases)
+        found = found or bool(shared)
+    return found
+
+
+def _shares(value: Any, target: torch.Tensor) -> bool:
+    """True if a tensor, or one of a list, has the memory of another one."""
+    if isinstance(value, (list, tuple)):
+        return any(_shares(v, target) for v in value)
+    return is_npu(value) and _is_dense(value) and _is_alias_of(value, target)
+
+
+def _shared(value: Any, plain: Any, target: torch.Tensor, twin: Any, bases: dict[int, Any]) -> Any:
+    """What stands for a value on the host, over the storage of a tensor that is written."""
+    if value is target:
+        return twin
+    if isinstance(value, (list, tuple)):
+        pairs = zip(value, plain, strict=True)
+        return type(plain)([_shared(v, p, target, twin, bases) for v, p in pairs])
+    return with_bits(_over_storage(value, bases), value) if _shares(value, target) else plain
 
 
 def _over_storage(tensor: torch.Tensor, bases: dict[int, Any]) -> torch.Tensor:
@@ -410,7 +463,9 @@ def _to_copy(self: torch.Tensor, *, non_blocking: bool = False, **options: Any) 
     return aten._to_copy.default.redispatch(_CPU_KEYS, self, **options)
 
 
-def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def _copy_from(self: Any, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    if not isinstance(self, torch.Tensor):  # x.copy_(2.0)
+        return dst.fill_(self)
     with torch._C.DisableTorchFunction():  # x.real = y comes here without the modes of the user being left
         if self.device == dst.device and _is_dense(self) and _is_dense(dst) and _is_alias_of(self, dst):
             bases: dict[int, Any] = {}  # the CPU's kernel refuses operands that overlap in part
@@ -506,12 +561,17 @@ def _redispatched(op: Any) -> Callable[..., Any]:
 def _plain(op: Any) -> Callable[..., Any]:
     """An operator that writes nothing."""
     call, to_host = _callable(op), _converter(op)
+    indexed = _short_name(op) in _INDEXED
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if indexed:
+            _refuse_indexed_host(args[0])
         given = [to_host(v) for v in args]
         index = 0 if _only else _index(args, kwargs)
         if kwargs:
             result = call(*given, **{k: to_host(v) for k, v in kwargs.items()})
+            if _is_elsewhere(kwargs):
+                return result
         else:
             result = call(*given)
         if type(result) is torch.Tensor and not result.is_conj():  # some solvers give conjugates
@@ -524,8 +584,11 @@ def _plain(op: Any) -> Callable[..., Any]:
 def _in_place(op: Any) -> Callable[..., Any]:
     """An operator that writes its first operand and gives it back."""
     call, to_host = _callable(op), _converter(op)
+    indexed = _short_name(op) in _INDEXED
 
     def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if indexed:
+            _refuse_indexed_host(self)
         _refuse_host(self)
         for value in args:
             if isinstance(value, torch.Tensor) and _is_alias_of(self, value):
@@ -573,7 +636,8 @@ def _replaced() -> dict[str, Callable[..., Any]]:
         set(torch._C._dispatch_get_registrations_for_dispatch_key(k)) for k in keys
     )
     both = on_host & (explicit | implicit)
-    names = sorted(n.removeprefix("aten::") for n in both if n.startswith("aten::"))
+    direct = {f"aten::{name}" for name in _DIRECT} & explicit
+    names = sorted(n.removeprefix("aten::") for n in both | direct if n.startswith("aten::"))
     return {name: functools.partial(_fallback, _overload(name)) for name in names}
 
 

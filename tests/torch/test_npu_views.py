@@ -156,6 +156,85 @@ def test_operands_that_overlap_are_refused_or_read_first() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: torch.cat([x, y], out=x),
+        lambda x, y: x.ldexp_(torch.ones(4, *x.shape, device=x.device)),
+        lambda x, y: torch.mul(x, torch.ones(4, *x.shape, device=x.device), out=x),
+        lambda x, y: y.view(-1).index_put_((torch.arange(3, device=x.device),), y.view(-1)[1:4]),
+        lambda x, y: (i := torch.arange(3, device=x.device)).index_put_((i,), i.clone()),
+    ],
+)
+def test_what_would_overwrite_or_resize_its_operands_is_refused(function: Callable[..., Any]) -> None:
+    for device in ("cpu", "npu"):
+        x, y = _numbers((3, 3), device), _numbers((3, 3), device)
+        before = y.tolist()
+        with pytest.raises(RuntimeError, match=r"unsupported operation|match the broadcast shape"):
+            function(x, y)
+        assert y.tolist() == before
+
+
+@pytest.mark.parametrize("written", ["itself", "its conjugate", "a conjugate"])
+def test_solutions_replace_their_right_sides(written: str) -> None:
+    for device in ("cpu", "npu"):
+        z = torch.complex(_numbers((3, 3), device), _numbers((3, 3), device).exp())
+        a = z.tril() + 3 * torch.eye(3, device=device)
+        right = z if written == "itself" else z.conj()
+        want, out = right.clone(), right if written == "a conjugate" else z
+        torch.linalg.solve_triangular(a, right, upper=False, out=out)
+        torch.testing.assert_close(a @ out, want)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda d: torch.ldexp(_numbers((4,), d), torch.arange(4, device=d)),
+        lambda d: _numbers((4,), d).ldexp_(torch.arange(4, device=d)),
+        lambda d: torch.complex(_numbers((4,), d), _numbers((4,), d)).conj_physical_(),
+        lambda d: torch.kaiser_window(5, device=d),
+        lambda d: torch.kaiser_window(5, periodic=False, beta=3.0, device=d),
+    ],
+)
+def test_operators_without_kernels_for_other_devices_run_on_the_host(make: Callable[[str], Any]) -> None:
+    found = make("npu")
+    assert found.is_npu
+    torch.testing.assert_close(found.cpu(), make("cpu"))
+
+
+def test_a_number_is_copied_to_a_tensor() -> None:
+    for kind, number in (
+        (torch.float32, torch.inf),
+        (torch.int8, 3),
+        (torch.bool, True),
+        (torch.complex64, 2j),
+    ):
+        x = torch.zeros(2, 3, dtype=kind, device="npu")
+        assert x[:, 1:].copy_(number).tolist() == torch.full((2, 2), number, dtype=kind).tolist()
+        assert not x[:, 0].any()
+
+
+def test_indices_of_the_device_do_not_index_the_host() -> None:
+    x, places = torch.arange(6.0), torch.tensor([2, 0], device="npu")
+    for function in (lambda: x[places], lambda: x.index_put_((places,), torch.zeros(2))):
+        with pytest.raises(RuntimeError, match=r"indices should be either .* \(cpu\)"):
+            function()
+    assert x.npu()[places.cpu()].tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_results_are_on_the_device_that_is_asked_for(device: str) -> None:
+    x = torch.zeros(2, 3, device="npu")
+    for made in (
+        x.new_empty_strided((2, 2), (1, 2), device=device),
+        x.new_zeros(2, device=device),
+        torch.full_like(x, 2, device=device),
+        torch.randn_like(x, device=device),
+    ):
+        assert made.device.type == device
+    assert torch.zeros(3).new_empty_strided((2, 2), (1, 2), device="npu").is_npu
+
+
 def test_data_of_a_tensor_is_exchanged() -> None:
     x = torch.nn.Parameter(torch.zeros(2, 3, device="npu"))
     fresh = torch.ones(4, device="npu")
