@@ -58,6 +58,28 @@ def test_every_way_a_test_can_end_is_told_apart(run: Any) -> None:
     assert counts == {"passed": 3, "skipped": 1, "not on the CPU": 1, "missing": 2}
 
 
+def test_the_npu_first_leaves_the_cpu_what_did_not_pass(run: Any, tmp_path: Path) -> None:
+    result, report = run("--npu-first", "--select", "first::good|wrong|listed|skipped")
+    assert result.exit_code == 1
+    failed = ["test_wrong", "test_wrong_teardown"]
+    assert sorted(name.rpartition("::")[2] for name in report["failed"]) == failed
+    assert list(report["known"]) == ["first_test.py::Tests::test_listed"]
+    assert list(report["mended"]) == ["first_test.py::Tests::test_listed_and_good"]
+    counts = {key: report[key] for key in ("npu only", "passed", "skipped", "not on the CPU", "missing")}
+    assert counts == {"npu only": 3, "passed": 0, "skipped": 1, "not on the CPU": 1, "missing": 0}
+    lines = (tmp_path / "results" / "keras-1.0" / "cpu" / "outcomes.jsonl").read_text().splitlines()
+    assert len(lines) == 5  # those that failed or were skipped
+
+
+def test_a_failure_without_an_outcome_on_the_cpu_is_not_judged(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "keras-1.0" / "npu"
+    folder.mkdir(parents=True)
+    (folder / "outcomes.jsonl").write_text(json.dumps(["first_test.py::Tests::test_hangs", "failed", ""]))
+    result, report = run("--npu-first", "--resume", "--select", "first::hangs", "--minutes", "0.0001")
+    assert result.exit_code == 1 and not report["failed"]
+    assert list(report["unjudged"]) == ["first_test.py::Tests::test_hangs"]
+
+
 def test_listed_failures_are_no_error_and_are_counted_by_reason(run: Any) -> None:
     result, report = run("--select", "first::good|listed")
     assert result.exit_code == 0

@@ -43,13 +43,16 @@ def suites(
     resume: Annotated[
         bool, typer.Option(help="keep the NPU's outcomes of an earlier run too; the CPU's are always kept")
     ] = False,
+    npu_first: Annotated[
+        bool, typer.Option(help="run on the CPU only what did not pass on the NPU: half the time")
+    ] = False,
     known: Annotated[Path | None, typer.Option(help="list of known failures, instead of our own")] = None,
     show: Annotated[int, typer.Option(help="how many failures to print")] = 40,
 ) -> None:
     """Run a framework's own tests on the CPU and on the NPU: tests that pass on the CPU must pass on the NPU.
 
-    The exit status is 1 if a test passes on the CPU, fails on the NPU and is not in the list of known failures, or if
-    no test of any suite passes on the CPU.
+    The exit status is 1 if a test passes on the CPU, fails on the NPU and is not in the list of known failures, if a
+    failure has no outcome on the CPU, or if no test of any suite passes on the CPU (with --npu-first: on either).
     """
     if not 0 <= residue < sample:
         raise typer.BadParameter(f"--residue {residue} is not one of 0 to {sample - 1}, below --sample")
@@ -60,7 +63,7 @@ def suites(
         if name not in NAMES:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(NAMES)}")
         try:
-            cpu, npu, title, groups = _outcomes(name, source, limits, results, resume)
+            cpu, npu, title, groups = _outcomes(name, source, limits, results, resume, npu_first)
         except MissingSuiteError as error:
             console.print(f"[bold]{name}[/] does not run: {error}", highlight=False)
             continue
@@ -70,13 +73,14 @@ def suites(
         _print(console, title, found, show)
         if len(counts) > 1:
             _print_groups(console, counts)
-        unexplained += len(found.failed)
-        ran += any(outcome.status == "passed" for outcome in cpu.values())
+        unexplained += len(found.failed) + len(found.unjudged)
+        judged = (*cpu.values(), *(npu.values() if npu_first else ()))
+        ran += any(outcome.status == "passed" for outcome in judged)
     raise typer.Exit(1 if unexplained or not ran else 0)
 
 
 def _outcomes(
-    name: str, source: Path | None, limits: Limits, results: Path, resume: bool
+    name: str, source: Path | None, limits: Limits, results: Path, resume: bool, npu_first: bool
 ) -> tuple[dict[str, Outcome], dict[str, Outcome], str, str]:
     """Return the outcomes on both devices, the suite's title and the expression of its groups."""
     results.mkdir(parents=True, exist_ok=True)
@@ -96,6 +100,10 @@ def _outcomes(
         )
         return limits.chosen(found)
 
+    if npu_first:
+        npu = run("npu", suite.npu, None)
+        cpu = run("cpu", suite.cpu, {test for test, outcome in npu.items() if outcome.status != "passed"})
+        return cpu, npu, f"{name} {suite.version}", suite.groups
     cpu = run("cpu", suite.cpu, None)
     npu = run("npu", suite.npu, {test for test, outcome in cpu.items() if outcome.status == "passed"})
     return cpu, npu, f"{name} {suite.version}", suite.groups
@@ -104,9 +112,13 @@ def _outcomes(
 def _print(console: Console, title: str, found: Comparison, show: int) -> None:
     table = Table("outcome", "tests", title=title, title_justify="left")
     table.add_row("pass on both", str(len(found.passed)))
+    if found.npu_only:
+        table.add_row("pass on the NPU, did not run on the CPU", str(len(found.npu_only)))
     table.add_row("pass on the CPU, skipped on the NPU by the suite", str(len(found.skipped)))
     table.add_row("pass on the CPU, fail on the NPU for a known reason", str(len(found.known)))
     table.add_row("pass on the CPU, fail on the NPU", str(len(found.failed)))
+    if found.unjudged:
+        table.add_row("fail on the NPU, did not run on the CPU", str(len(found.unjudged)))
     table.add_row("pass on the CPU, did not run on the NPU", str(len(found.missing)))
     table.add_row("do not pass on the CPU", str(len(found.not_on_cpu)))
     console.print(table)

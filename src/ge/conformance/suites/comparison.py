@@ -19,8 +19,10 @@ class Comparison:
     """Test names by outcome."""
 
     passed: list[str] = field(default_factory=list)  # on both
+    npu_only: list[str] = field(default_factory=list)  # passed on the NPU, not run on the CPU
     skipped: list[str] = field(default_factory=list)  # on the NPU, by the suite itself
     failed: dict[str, Outcome] = field(default_factory=dict)  # on the NPU only, and not a known failure
+    unjudged: dict[str, Outcome] = field(default_factory=dict)  # failed on the NPU, not run on the CPU
     known: dict[str, str] = field(default_factory=dict)  # on the NPU only, with the reason
     mended: dict[str, str] = field(default_factory=dict)  # listed as known failures but pass now
     missing: list[str] = field(default_factory=list)  # passed on the CPU and did not run on the NPU
@@ -55,12 +57,14 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         return {
             "passed": len(self.passed),
+            "npu only": len(self.npu_only),
             "skipped": len(self.skipped),
             "not on the CPU": len(self.not_on_cpu),
             "not loaded": self.not_loaded,
             "missing": len(self.missing),
             "known": self.known,
             "mended": self.mended,
+            "unjudged": {name: [o.status, o.message] for name, o in self.unjudged.items()},
             "failed": {name: [o.status, o.message] for name, o in self.failed.items()},
         }
 
@@ -70,7 +74,7 @@ def compare(cpu: Mapping[str, Outcome], npu: Mapping[str, Outcome], known: Seque
     found = Comparison()
     for name, reference in cpu.items():
         outcome = npu.get(name)
-        entry = next((k for k in known if k.matches(name)), None)
+        entry = _entry(known, name)
         if "::" not in name:
             found.not_loaded[name] = reference.message
         elif reference.status != "passed":
@@ -85,6 +89,23 @@ def compare(cpu: Mapping[str, Outcome], npu: Mapping[str, Outcome], known: Seque
             found.known[name] = entry.reason
         else:
             found.failed[name] = outcome
+    for name, outcome in npu.items():
+        if name in cpu or "::" not in name:
+            continue
+        entry = _entry(known, name)
+        if not outcome.bad:
+            if outcome.status == "passed":
+                found.npu_only.append(name)
+                if entry is not None:
+                    found.mended[name] = entry.reason
+        elif entry is not None:
+            found.known[name] = entry.reason
+        else:
+            found.unjudged[name] = outcome
     # A file that cannot be imported on the NPU has one outcome, named after the file.
     found.failed |= {n: o for n, o in npu.items() if n not in cpu and o.bad and "::" not in n}
     return found
+
+
+def _entry(known: Sequence[Known], name: str) -> Known | None:
+    return next((k for k in known if k.matches(name)), None)
