@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 
 import ge
+from ge import front_door
 from ge.compile_cache import counters
 from ge.compiler import compile_graph, compile_plan
 from ge.graph_key import graph_key
@@ -292,6 +293,23 @@ def test_a_file_is_found_by_its_bytes(folder: Path, tmp_path: Path) -> None:
     assert compiles(lambda: ge.compile(source, ge.CompileOptions(recompute="off"))) == 1
     assert compiles(lambda: ge.compile(onnx_file(source, scale=3.0))) == 1
     np.testing.assert_allclose(ge.compile(source)(X), first(3 * X), rtol=1e-5)
+
+
+def test_every_piece_of_a_large_file_counts(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_door, "_PIECE", 32)
+    source = onnx_file(tmp_path / "net.onnx")
+    content, keys = source.read_bytes(), set()
+    places = range(0, len(content), 32)
+    assert len(places) > 2
+    for place in places:
+        changed = bytearray(content)
+        changed[place] ^= 1
+        for data in (bytes(changed), content):
+            source.write_bytes(data)
+            keys.add(front_door._file_key(source, ge.CompileOptions(), ""))
+    assert None not in keys and len(keys) == len(places) + 1
 
 
 def test_weights_in_other_files_count(folder: Path, tmp_path: Path) -> None:
