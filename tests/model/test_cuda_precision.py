@@ -37,6 +37,11 @@ NARROW = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
+
+
 def _net(dtype: str) -> ir.Graph:
     """Branches of two products each, with one epilogue; each has an input, and the result of the latter as output."""
     b, rng = GraphBuilder(dtype), np.random.default_rng(0)
@@ -72,11 +77,8 @@ def _net(dtype: str) -> ir.Graph:
     ("dtype", "mode"),
     [*(("float32", mode) for mode in PrecisionMode), ("bfloat16", PrecisionMode.CUBE_FP16)],
 )
-def test_products_with_epilogues(
-    dtype: str, mode: PrecisionMode, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_with_epilogues(dtype: str, mode: PrecisionMode, target: str) -> None:
     """What no primitive of the mode has is a kernel; no product is."""
-    monkeypatch.setenv("NPU_CUDA_DRIVER", "simulated")
     graph, rng = _net(dtype), np.random.default_rng(1)
     feeds = [rng.standard_normal((8, WIDTH)).astype(numpy_dtype(dtype)) for _ in graph.inputs]
     model = compile_graph(graph, CompileOptions(target=target, precision_mode=mode))
