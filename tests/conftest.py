@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ge.compatibility import load_triton_before_tensorflow
+
+# Some tests load TensorFlow first and PyTorch later.
+load_triton_before_tensorflow()
+
 # Tests care for answers, not for microseconds: threads that wait should leave the cores to others.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # An internal error sends a user's work to the host with a warning; here it fails the test.

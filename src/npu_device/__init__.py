@@ -7,6 +7,7 @@ npu_device.open().as_default()
 
 from __future__ import annotations
 
+import tf_adapter  # noqa: F401 (before any module here imports TensorFlow)
 from npu_device import compat, distribute, gen_npu_ops, npu_device, ops, train
 from npu_device.configs import global_options
 from npu_device.devices import NpuDevice, npu_run_context, open, set_npu_loop_size
