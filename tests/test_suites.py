@@ -75,7 +75,7 @@ def test_a_failure_without_an_outcome_on_the_cpu_is_not_judged(run: Any, tmp_pat
     folder = tmp_path / "results" / "keras-1.0" / "npu"
     folder.mkdir(parents=True)
     (folder / "outcomes.jsonl").write_text(json.dumps(["first_test.py::Tests::test_hangs", "failed", ""]))
-    result, report = run("--npu-first", "--resume", "--select", "first::hangs", "--minutes", "0.0001")
+    result, report = run("--npu-first", "--resume", "--select", "first::hangs", "--minutes", "1e-12")
     assert result.exit_code == 1 and not report["failed"]
     assert list(report["unjudged"]) == ["first_test.py::Tests::test_hangs"]
 

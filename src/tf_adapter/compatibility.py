@@ -129,6 +129,15 @@ def _brought_back(original: Function) -> Function:
     return copied
 
 
+_PARSED_NAMES = Patch(f"{_CONTEXT}:_device_parsing_cache", device.ParsedNames)
+
+
+def _take_new_context() -> None:
+    """Take the place of the context that TensorFlow has just replaced, with an empty cache of device names."""
+    _PARSED_NAMES.apply()
+    device.take_new_context()
+
+
 _MEMORY = "tf.config's questions about memory do not know the NPU"
 
 PATCHES = PatchTable(
@@ -140,8 +149,8 @@ PATCHES = PatchTable(
             "tensorflow.python.framework.device_spec:DeviceSpecV2._get_valid_device_types",
             lambda original: lambda: original() | {device.TYPE},
         ),
-        Patch(f"{_CONTEXT}:_device_parsing_cache", device.ParsedNames),
-        Patch(f"{_CONTEXT}:_reset_context", _after(lambda *_: device.take_new_context())),
+        _PARSED_NAMES,
+        Patch(f"{_CONTEXT}:_reset_context", _after(lambda *_: _take_new_context())),
         Patch(
             f"{_CONTEXT}:Context._initialize_physical_devices",
             _after(lambda self, *_: device.add_physical_devices(self)),

@@ -507,8 +507,7 @@ def start_threads_on_default(created: context.Context) -> None:
 
 
 def take_new_context() -> None:
-    """Take the place of the context that TensorFlow has just replaced, with an empty cache of device names."""
-    context._device_parsing_cache = ParsedNames(context._device_parsing_cache)
+    """Give the context that TensorFlow has just replaced the NPU's default device and placement."""
     native.forget_all()
     apply_placement()
     apply_default()

@@ -41,7 +41,7 @@ def test_networks_of_a_checkout_agree(name: str) -> None:
 
 
 def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
+    def write(form: str, network: Any, inputs: tuple[Any, ...], path: Path) -> None:
         x = helper.make_tensor_value_info("x0", TensorProto.FLOAT, ["batch", 2])
         y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])
         graph = helper.make_graph([helper.make_node("Neg", ["x0"], ["y"])], "g", [x], [y])
@@ -50,7 +50,7 @@ def test_a_wrong_result_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def doubled(path: Path, feeds: list[exporters.Feeds]) -> tuple[list[str], list[list[np.ndarray]]]:
         return ["x0"], [[-2 * feed["x0"]] for feed in feeds]
 
-    monkeypatch.setitem(exporters.FORMS, "TorchScript, 9", write)
+    monkeypatch.setattr(exporters, "write", write)
     monkeypatch.setattr(exporters, "_theirs", doubled)
     ((_, outcome, detail),) = exporters.run_network(None, (np.ones((2, 2), np.float32),), ["TorchScript, 9"])
     assert outcome == "wrong" and detail.startswith("differs by")

@@ -65,7 +65,7 @@ def test_any_untyped_error_of_a_plugin_is_a_defect(
     def stumble(converter: Any, context: Any) -> Any:
         raise error("a defect")
 
-    monkeypatch.setattr(Converter, "_dispatch", stumble)
+    monkeypatch.setattr(Converter, "dispatch", stumble)
     monkeypatch.setattr(faults, "_shown", set())
     monkeypatch.setenv("NPU_INTERNAL_ERRORS", "warn")
     with pytest.warns(faults.InternalErrorWarning, match="a defect"):

@@ -95,7 +95,7 @@ def test_a_runtime_that_cannot_be_loaded_is_an_error(
 
 def test_old_frameworks_are_errors_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"tensorflow-cpu": "2.9.3", "torch": "2.13.0"}
-    monkeypatch.setattr(env, "_version", lambda package: versions.get(package, ""))
+    monkeypatch.setattr(env, "installed", lambda package: versions.get(package, ""))
     found = [finding for finding in env.findings() if finding.severity == "error"]
     assert [finding.text for finding in found] == ["tensorflow 2.9.3 is too old"]
     assert "tensorflow-cpu>=2.15" in found[0].remedy

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ from rich.table import Table
 import ge
 from ge.errors import GeError
 
-__all__ = ["FORMS", "exporters", "run_network"]
+__all__ = ["FORMS", "exporters", "run_network", "write"]
 
 TOLERANCE = 1e-3  # relative to the largest element
 _BATCHES = (2, 3)
@@ -33,55 +33,20 @@ _TORCH, _KERAS = ("TorchScript", "torch.export"), ("tf2onnx",)
 Feeds = dict[str, np.ndarray]
 
 
-def _by_torch(dynamo: bool, version: int) -> Callable[[Any, tuple[Any, ...], Path], None]:
-    def write(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
-        import torch
-
-        names = [f"x{i}" for i in range(len(inputs))]
-        if dynamo:
-            shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
-            torch.onnx.export(
-                network,
-                inputs,
-                path,
-                input_names=names,
-                dynamic_shapes=shapes,
-                opset_version=version,
-                dynamo=True,
-                verbose=False,
-            )
-        else:
-            axes = {name: {0: "batch"} for name in names}
-            torch.onnx.export(
-                network,
-                inputs,
-                str(path),
-                input_names=names,
-                dynamic_axes=axes,
-                opset_version=version,
-                dynamo=False,
-            )
-
-    return write
-
-
-def _by_tf2onnx(version: int) -> Callable[[Any, tuple[Any, ...], Path], None]:
-    def write(network: Any, inputs: tuple[Any, ...], path: Path) -> None:
-        import tensorflow as tf
-        import tf2onnx
-
-        specs = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, f"x{i}") for i, x in enumerate(inputs)]
-        function = tf.function(lambda *x: network(x[0] if len(x) == 1 else list(x)), input_signature=specs)
-        tf2onnx.convert.from_function(function, input_signature=specs, opset=version, output_path=str(path))
-
-    return write
-
-
-FORMS: dict[str, Callable[[Any, tuple[Any, ...], Path], None]] = {
-    **{f"TorchScript, {v}": _by_torch(False, v) for v in (9, 11, 13, 16, 20)},
-    **{f"torch.export, {v}": _by_torch(True, v) for v in (18, 21, 23, 24)},
-    **{f"tf2onnx, {v}": _by_tf2onnx(v) for v in (9, 11, 13, 15, 18)},
+# What writes the files, and the operator sets: a function of a front door, since only those import frameworks.
+_EXPORTERS = {
+    "TorchScript": ("torchair.conformance.exporters:by_torchscript", (9, 11, 13, 16, 20)),
+    "torch.export": ("torchair.conformance.exporters:by_torch_export", (18, 21, 23, 24)),
+    "tf2onnx": ("tf_adapter.conformance.exporters:by_tf2onnx", (9, 11, 13, 15, 18)),
 }
+FORMS = [f"{name}, {version}" for name, (_, versions) in _EXPORTERS.items() for version in versions]
+
+
+def write(form: str, network: Any, inputs: tuple[Any, ...], path: Path) -> None:
+    """Write a network's file in one of `FORMS`."""
+    name, version = form.rsplit(", ", 1)
+    module, _, function = _EXPORTERS[name][0].partition(":")
+    getattr(importlib.import_module(module), function)(network, inputs, path, int(version))
 
 
 def run_network(network: Any, inputs: tuple[Any, ...], forms: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -92,7 +57,7 @@ def run_network(network: Any, inputs: tuple[Any, ...], forms: list[str]) -> Iter
             try:
                 with warnings.catch_warnings(), _silent():
                     warnings.simplefilter("ignore")
-                    FORMS[form](network, inputs, path)
+                    write(form, network, inputs, path)
                 feeds = [_of_batch(inputs, batch) for batch in _BATCHES]
                 names, expected = _theirs(path, feeds)
             except Exception as error:
@@ -155,16 +120,14 @@ def _first_line(error: Exception) -> str:
 
 def _networks(names: str) -> Iterator[tuple[str, Any, tuple[Any, ...], tuple[str, ...]]]:
     """A checkout's networks: name, network, inputs, first words of its forms."""
-    import torch
-
     found = importlib.import_module("tests.conformance.ort_networks")
     keras = importlib.import_module("tests.conformance.keras_networks")
     chosen = [n for n in (*found.ALL, *keras.ALL) if not names or n in names.split(",")]
     for name in chosen:
         if name in found.ALL:
             make, inputs = found.ALL[name]
-            torch.manual_seed(0)
-            yield name, make().eval(), inputs(), _TORCH
+            seeded = importlib.import_module("torchair.conformance.exporters").seeded
+            yield name, seeded(make), inputs(), _TORCH
         else:
             make, shape = keras.ALL[name]
             yield (
