@@ -182,3 +182,106 @@ def test_a_search_is_saved_and_its_lengths_may_be_inputs(tmp_path: Path) -> None
     np.testing.assert_array_equal(found[0], wanted[0])
     with pytest.raises(ge.GeError, match="leaves no room"):
         ge.compile(model_of("GreedySearch", PROMPTS, [integers(3)], graph)[0])
+
+
+# -- drawn tokens ------------------------------------------------------------------------------------------------
+
+NAMES = ("least", "penalty", "mask", "first", "attention", "presence", "seed")
+
+
+def sampling(
+    prompt: np.ndarray, length: int, graph: onnx.GraphProto, open_: tuple[int, ...] = (), **given: Any
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    values = [integers(length), *(given.pop(k, None) for k in NAMES)]
+    while values[-1] is None:
+        values.pop()
+    return model_of("Sampling", prompt, values, graph, open_, **given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit"),
+    [
+        ("least length and repetition", {"top_p": 0.001}),
+        ("vocabulary", {"top_p": 0.0, "custom": 1}),
+        ("a mask", {"top_p": 0.0, "min_tokens_to_keep": 1}),
+    ],
+)
+def test_sampling_of_one_token_gives_the_tokens_of_onnx_runtime(rule: str, limit: dict[str, Any]) -> None:
+    wanted, found = both(*sampling(PROMPTS, 10, decoder(0, 1), **RULES[rule], **limit))
+    np.testing.assert_array_equal(found[0], wanted[0])
+
+
+SHARES: dict[str, dict[str, Any]] = {
+    "everything": {"top_p": 1.0},
+    "a share": {"top_p": 0.6, "temperature": 2.0},
+    "a share, custom": {"top_p": 0.6, "temperature": 2.0, "custom": 1},
+    "a few": {"top_p": 0.01, "min_tokens_to_keep": 4, "temperature": 3.0},
+    "few are left, custom": {"top_p": 0.01, "min_tokens_to_keep": 4, "custom": 1},
+    "the others are not impossible": {"top_p": 0.5, "filter_value": -1.0},
+    "a mask and a penalty": {"top_p": 0.9, "mask": RULES["vocabulary"]["mask"], "penalty": real(1.5)},
+}
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_sampling_draws_the_tokens_of_onnx_runtime_as_often(share: str) -> None:
+    """Two tokens of equal texts; the numbers of both generators are different ones."""
+    count = 3000
+    made = sampling(PROMPTS[:1].repeat(count, 0), 5, decoder(4, 0.4), seed=integers(7), **SHARES[share])
+    wanted, found = both(*made)
+    for place in (3, 4):
+        theirs, ours = (np.bincount(r[0][:, place], minlength=VOCABULARY) / count for r in (wanted, found))
+        assert np.abs(ours - theirs).max() < 0.05  # four deviations of the difference at most
+        assert not ours[theirs == 0].sum() > 0.01
+        assert not theirs[ours == 0].sum() > 0.01
+
+
+def test_a_seed_decides_the_tokens(tmp_path: Path) -> None:
+    graph = decoder(3, 0.3)
+    model, feeds = sampling(PROMPTS, 9, graph, open_=(8,), seed=integers(0), top_p=0.99)
+    compiled = ge.compile(model)
+    runs = [compiled(feeds["x0"], integers(seed)) for seed in (1, 1, 2, 3, 2**31 - 1, 0)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert len({r.tobytes() for r in runs[1:]}) == 5
+    np.testing.assert_array_equal(runs[0][:, :3], PROMPTS)
+    fixed = ge.compile(sampling(PROMPTS, 9, graph, seed=integers(2), top_p=0.99)[0])
+    for again in (fixed, ge.load(fixed.save(tmp_path / "drawn.om"))):
+        np.testing.assert_array_equal(again(PROMPTS), runs[2])
+    unseeded = ge.compile(sampling(PROMPTS, 9, graph, top_p=0.99)[0])
+    np.testing.assert_array_equal(unseeded(PROMPTS), runs[5])
+
+
+@pytest.mark.parametrize("penalty", [40.0, -40.0])
+def test_present_tokens_are_less_probable(penalty: float) -> None:
+    """ONNX Runtime subtracts all penalties from the first token of the first text: only that one is compared."""
+    presence = np.zeros((1, VOCABULARY), np.int32)
+    presence[0, 0] = 2
+    rules = {"top_p": 0.001, "temperature": 0.5, "penalty": real(1.3)}
+    made = sampling(PROMPTS[:1], 6, decoder(6, 1), presence=presence, presence_penalty=penalty, **rules)
+    wanted, found = both(*made)
+    np.testing.assert_array_equal(found[0], wanted[0])
+    assert (found[0][0, 3:] == 0).any() == (penalty < 0)  # without a penalty the second token is 0
+
+
+def test_every_text_has_tokens_that_are_present() -> None:
+    graph = decoder(3, 1)
+    plain = ge.compile(sampling(PROMPTS, 4, graph, top_p=0.001)[0])(PROMPTS)[:, 3]
+    presence = np.zeros((3, VOCABULARY), np.int32)
+    presence[[1, 2], plain[1:]] = 1
+    made = sampling(PROMPTS, 4, graph, presence=presence, top_p=0.001, presence_penalty=100.0)
+    changed = ge.compile(made[0])(PROMPTS)[:, 3]
+    assert list(changed == plain) == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "leave no token"),
+        ({"top_p": 0.5, "temperature": 0.0}, "a temperature of 0"),
+        ({"top_p": 0.5, "min_tokens_to_keep": VOCABULARY}, "of a vocabulary of 24"),
+        ({"top_p": 0.5, "seed": integers(-1)}, "the seed -1 is negative"),
+        ({"top_p": 0.5, "model_type": 1}, "an encoder and a decoder"),
+    ],
+)
+def test_sampling_that_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ge.GeError, match=message):
+        ge.compile(sampling(PROMPTS, 6, decoder(0, 1), **given)[0])

@@ -1,4 +1,4 @@
-"""Searches for text inside of a model: GreedySearch and BeamSearch over a GPT-2 decoder.
+"""Searches for text inside of a model: GreedySearch, Sampling and BeamSearch over a GPT-2 decoder.
 
 The decoder runs on the prompt, then once per step in a loop of fixed shapes. A window of `max_length - 1` places that
 fills from the end holds its keys and values; the mask hides empty places, as it hides the padding of prompts.
@@ -194,24 +194,102 @@ def _run(n: Node, s: Search, tokens: Any, mask: Any, states: list[Any], choose: 
     return ended[1 + count :]
 
 
-@plugin(onnx="GreedySearch", domain=DOMAIN)
-def _greedy(n: Node) -> Results:
-    """The best token of every step; a text that has ended goes on with padding."""
+# (writer, allowed scores, states) -> the next tokens (rows, 1), states
+Pick = Callable[[Writer, Any, list[Any]], tuple[Any, list[Any]]]
+
+
+def _single(n: Node, s: Search, pick: Pick, states: list[Any]) -> Any:
+    """The texts of a search without beams; a text that has ended goes on with padding."""
     w = Writer(n, n.builder)
-    s = _search(n, n.desc().shape[0], 3)
 
     def choose(
         w: Writer, scores: Any, states: list[Any], length: Any, first: bool
     ) -> tuple[Any, Any, list[Any]]:
-        text, done = states
-        scores = _allowed(w, s, scores, text, length, first)
-        best = w.cast(w.op("ArgMax", scores, axis=1, keepdims=1), "int32")
-        done = w.op("Or", done, w.op("Equal", best, np.int32(s.end)))
-        tokens = w.op("Where", done, np.int32(s.padding), best)
-        return tokens, None, [_written(w, s, text, length, tokens), done]
+        text, done, *own = states
+        token, own = pick(w, _allowed(w, s, scores, text, length, first), own)
+        done = w.op("Or", done, w.op("Equal", token, np.int32(s.end)))
+        tokens = w.op("Where", done, np.int32(s.padding), token)
+        return tokens, None, [_written(w, s, text, length, tokens), done, *own]
 
     done = n.builder.constant(np.zeros((s.rows, 1), bool))
-    return _run(n, s, n.inputs[0], n.input(6), [_started(w, s, n.inputs[0]), done], choose)[0]
+    return _run(n, s, n.inputs[0], n.input(6), [_started(w, s, n.inputs[0]), done, *states], choose)[0]
+
+
+@plugin(onnx="GreedySearch", domain=DOMAIN)
+def _greedy(n: Node) -> Results:
+    """The best token of every step."""
+
+    def pick(w: Writer, scores: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+        return w.cast(w.op("ArgMax", scores, axis=1, keepdims=1), "int32"), states
+
+    return _single(n, _search(n, n.desc().shape[0], 3), pick, [])
+
+
+@plugin(onnx="Sampling", domain=DOMAIN)
+def _sampling(n: Node) -> Results:
+    """A token of every step, drawn from the most probable ones. The seed decides the numbers of every run."""
+    if n.outputs > 1:
+        raise Unsupported("the filtered scores", "leave out the output `filtered_logits`")
+    temperature, top = float(n.attr("temperature", 1.0)), float(n.attr("top_p", 0.0))
+    if temperature <= 0:
+        raise Unsupported(f"a temperature of {temperature:g}", "use GreedySearch for the best tokens")
+    least, custom = int(n.attr("min_tokens_to_keep", 0)), bool(n.attr("custom", 0))
+    if least < 0 or (top <= 0 and not least and not custom):
+        raise Unsupported(f"top_p {top:g} and min_tokens_to_keep {least} leave no token", "raise top_p")
+    penalty = float(n.attr("presence_penalty", 0.0))
+    lowered = None
+    if penalty and n.input(7) is not None:
+        lowered = n.op("Mul", n.op("Cast", n.input(7), to="float32"), penalty)
+    nucleus = _Nucleus(top, least, float(n.attr("filter_value", -1e20)), custom)
+
+    def pick(w: Writer, scores: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+        scores = w.op("Div", scores, np.float32(temperature))
+        return nucleus.draw(w, scores if lowered is None else w.op("Sub", scores, lowered), states[0])
+
+    return _single(n, _search(n, n.desc().shape[0], 3), pick, [_random_state(n)])
+
+
+def _random_state(n: Node) -> Any:
+    """Key and counter of the first draw; the key is the seed, or 0 as in ONNX Runtime."""
+    if n.input(8) is None:
+        return n.builder.constant(np.zeros(2, np.int64))
+    given = n.maybe_const(8)
+    if given is not None and int(given.reshape(-1)[0]) < 0:
+        raise Unsupported(f"the seed {int(given.reshape(-1)[0])} is negative")
+    seed = n.op("Reshape", n.op("Cast", n.input(8), to="int64"), shape=[1])
+    return n.op("Concat", seed, np.zeros(1, np.int64), axis=0)
+
+
+@dataclass(frozen=True)
+class _Nucleus:
+    """The most probable tokens of a share `top`, at least `least` of them; the others get the score `filler`.
+
+    Of equal scores the last one counts as the more probable, with `custom` the first one. `custom` knows no `least`.
+    """
+
+    top: float
+    least: int
+    filler: float
+    custom: bool
+
+    def draw(self, w: Writer, scores: Any, state: Any) -> tuple[Any, list[Any]]:
+        rows, size = desc_of(scores).shape
+        if self.least >= size:
+            raise Unsupported(f"min_tokens_to_keep {self.least} of a vocabulary of {size}", "lower it")
+        tokens = np.arange(size) if self.custom else np.arange(size)[::-1].copy()
+        scores = w.op("Gather", scores, tokens, axis=1)
+        scores, order = w.ops("TopK", scores, np.array([size]), outputs=2, axis=1)
+        if self.top < 1:
+            better = w.op("CumSum", w.op("Softmax", scores, axis=1), np.int64(1), exclusive=1)
+            if self.custom:
+                dropped = w.op("Greater", better, np.float32(max(self.top, 0)))
+            else:
+                late = np.broadcast_to(np.arange(size) >= self.least, (rows, size)).copy()
+                dropped = w.op("And", w.op("GreaterOrEqual", better, np.float32(self.top)), late)
+            scores = w.op("Where", dropped, np.float32(self.filler), scores)
+        place, after = w.builder.ops("Multinomial", [scores, state], samples=1, dtype="int64")
+        token = w.op("Gather", tokens, w.op("GatherElements", order, place, axis=1), axis=0)
+        return w.cast(token, "int32"), [after]
 
 
 # -- beams -----------------------------------------------------------------------------------------------------

@@ -68,7 +68,6 @@ _EXTENSIONS = {  # reasons for single operators of com.microsoft
     ),
     "MaxpoolWithMask": ("ONNX Runtime documents it as internal, without a definition", "use MaxPool"),
     "AttnLSTM": ("attention inside a recurrent cell is not mapped", "export the cell as a Loop or Scan"),
-    "Sampling": ("tokens drawn inside of a search are not mapped", "use GreedySearch or BeamSearch"),
     "WhisperBeamSearch": (
         "searches over an encoder and a decoder are not mapped",
         "compile encoder and decoder apart and search in the application",
