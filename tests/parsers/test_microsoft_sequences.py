@@ -143,6 +143,64 @@ def test_words_are_embedded_by_a_convolution_over_their_characters() -> None:
     check("WordConvEmbedding", [words, real(rng, 3, 1, 2, 6), real(rng, 3), real(rng, 6, 6)])
 
 
+# -- recurrent cells with attention ------------------------------------------------------------------------
+
+ATTENTION_LSTMS: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    "context": ("forward", None, {}),
+    "layer": ("forward", 2, {3: None}),
+    "lengths": ("reverse", 4, {4: np.array([4, 2], np.int32), 12: np.array([3, 6], np.int32)}),
+    "both directions": ("bidirectional", 4, {4: np.array([3, 3], np.int32), 12: np.array([1, 5], np.int32)}),
+    "states and peepholes": ("bidirectional", None, {5: (2, 2, 5), 6: (2, 2, 5), 7: (2, 15)}),
+    "other cells": (
+        "forward",
+        3,
+        {"clip": 0.5, "input_forget": 1, "activations": ["HardSigmoid", "Softsign", "Relu"]},
+    ),
+}
+
+
+def attention_lstm(direction: str, layer: int | None, given: dict[Any, Any], steps: int = 4) -> list[Operand]:
+    """Operands for two sequences, three inputs, five units, and a memory of six places of three elements."""
+    rng = np.random.default_rng(len(given))
+    count, seen = 2 if direction == "bidirectional" else 1, layer or 3
+    operands: list[Operand] = [
+        real(rng, steps, 2, 3), real(rng, count, 20, 3 + seen), real(rng, count, 20, 5), real(rng, count, 40),
+        None, None, None, None, real(rng, count, 5, 4), real(rng, count, 3, 4), real(rng, count, 4), real(rng, 2, 6, 3),
+        None, None if layer is None else real(rng, count, 8, layer),
+    ]  # fmt: skip
+    for index, value in given.items():
+        if isinstance(index, int):
+            operands[index] = real(rng, *value) if isinstance(value, tuple) else value
+    while operands[-1] is None:
+        operands.pop()
+    return operands
+
+
+@pytest.mark.parametrize("name", ATTENTION_LSTMS)
+def test_an_lstm_attends_to_a_memory(name: str) -> None:
+    direction, layer, given = ATTENTION_LSTMS[name]
+    attrs = {k: v for k, v in given.items() if isinstance(k, str)}
+    operands = attention_lstm(direction, layer, given)
+    check("AttnLSTM", operands, 3, hidden_size=5, direction=direction, **attrs)
+
+
+def test_an_lstm_attends_over_many_steps() -> None:
+    check("AttnLSTM", attention_lstm("forward", 3, {}, 40), 2, hidden_size=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({11: None}, "without a memory"),
+        ({8: None}, "without a memory"),
+        ({1: (1, 20, 7)}, "weights for 4 elements of attention where there are 3"),
+    ],
+)
+def test_an_lstm_without_what_attention_needs_is_refused(given: dict[int, Any], message: str) -> None:
+    with pytest.raises(ge.GeError, match=message):
+        ge.compile(model_of("AttnLSTM", attention_lstm("forward", None, given), 3, hidden_size=5))
+
+
 # -- branches and rotations --------------------------------------------------------------------------------
 
 

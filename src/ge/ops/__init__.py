@@ -39,6 +39,7 @@ from ge.ops.math import (  # noqa: F401  the families register their operators w
 )
 from ge.ops.microsoft import (  # noqa: F401
     alignment,
+    attention_lstm,
     blocked,
     early,
     experts,

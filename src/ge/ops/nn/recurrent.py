@@ -209,6 +209,14 @@ def cell_over_time(
 # -- step by step ------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Feedback:
+    """What a cell sees beside its input: a function of its output of the step before."""
+
+    start: Any  # (N, F)
+    after: Callable[[Any, Any], Any]  # (builder, output) -> the next value
+
+
 @dataclass
 class Options:
     """What ONNX asks of a cell beyond the primitives."""
@@ -219,6 +227,7 @@ class Options:
     input_forget: bool = False
     linear_before_reset: bool = False
     lengths: Any = None  # (N,) the valid number of steps of each sequence
+    feedback: Feedback | None = None
 
 
 def _gates(b: Any, x: Any, h: Any, w: Any, r: Any, bias: Any, count: int, clip: float | None) -> list[Any]:
@@ -290,8 +299,17 @@ def _one_direction(
     elif backwards:
         x = b.op("Reverse", x, axes=[0])
 
+    count = len(states)
+    if o.feedback is not None:
+        states = [*states, o.feedback.start]
+
     def step(inner: Any, counter: Any, before: list[Any]) -> tuple[list[Any], list[Any]]:
-        after = _STEPS[type_](inner, inner.op("Gather", x, counter, axis=0), before, *weights, o)
+        now = inner.op("Gather", x, counter, axis=0)
+        if o.feedback is not None:
+            now = inner.op("Concat", now, before[-1], axis=1)
+        after = _STEPS[type_](inner, now, before[:count], *weights, o)
+        if o.feedback is not None:
+            after.append(o.feedback.after(inner, after[0]))
         if o.lengths is None:
             return after, [after[0]]
         lengths = inner.op("Cast", o.lengths, to="int64")
@@ -304,7 +322,7 @@ def _one_direction(
         y = b.op("ReverseSequence", y, o.lengths, time_axis=0, batch_axis=1)
     elif backwards:
         y = b.op("Reverse", y, axes=[0])
-    return y, last
+    return y, last[:count]
 
 
 def _plain(type_: str) -> Callable[[Any, Any], Any]:
@@ -451,20 +469,26 @@ def _bias(n: Node, directions: int, gates: int, hidden: int, order: list[int]) -
 
 @plugin(onnx=["LSTM", "GRU", "RNN"])
 def _recurrent(n: Node) -> Results:
+    return recurrent(n)
+
+
+def recurrent(n: Node, feedback: Sequence[Feedback] = ()) -> Results:
+    """The results of an LSTM, GRU or RNN of ONNX; `feedback` has one element for every direction, or none."""
     layer = _read_layer(n)
     directions = 2 if layer.direction == "bidirectional" else 1
     names = [str(a) for a in n.attr("activations") or _DEFAULTS[n.type] * directions]
     plain = [a.lower() for a in names] == [a.lower() for a in _DEFAULTS[n.type] * directions]
     relu = n.type == "RNN" and {a.lower() for a in names} == {"relu"}
     special = (
-        n.attr("clip") is not None
+        feedback
+        or n.attr("clip") is not None
         or n.input(7) is not None
         or bool(n.attr("input_forget", 0))
         or _shortened(n) is not None
         or not (plain or relu)
     )
     if special:
-        y, states = _special(layer, names, directions)
+        y, states = _special(layer, names, directions, feedback)
     else:
         extra: dict[str, Any] = {}
         if n.type == "GRU":
@@ -487,7 +511,9 @@ def _shortened(n: Node) -> Any:
     return indices_of(n, n.inputs[4], [steps + 1], "sequence_lens", from_end=False)
 
 
-def _special(layer: _Layer, names: list[str], directions: int) -> tuple[Any, list[Any]]:
+def _special(
+    layer: _Layer, names: list[str], directions: int, feedback: Sequence[Feedback]
+) -> tuple[Any, list[Any]]:
     n = layer.n
     alphas, betas = list(n.attr("activation_alpha") or []), list(n.attr("activation_beta") or [])
     takes_beta = {"hardsigmoid", "scaledtanh", "affine"}
@@ -510,6 +536,7 @@ def _special(layer: _Layer, names: list[str], directions: int) -> tuple[Any, lis
         o.input_forget = bool(n.attr("input_forget", 0))
         o.linear_before_reset = bool(n.attr("linear_before_reset", 0))
         o.lengths = _shortened(n)
+        o.feedback = feedback[index] if feedback else None
         first = [n.op("Gather", s, np.asarray(index), axis=0) for s in layer.states]
         backwards = layer.direction == "reverse" or index == 1
         y, last = _one_direction(n.builder, n.type, layer.x, flat, first, backwards, o)

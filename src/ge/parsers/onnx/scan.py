@@ -67,7 +67,6 @@ _EXTENSIONS = {  # reasons for single operators of com.microsoft
         "quantise the model again, which writes MatMulNBits",
     ),
     "MaxpoolWithMask": ("ONNX Runtime documents it as internal, without a definition", "use MaxPool"),
-    "AttnLSTM": ("attention inside a recurrent cell is not mapped", "export the cell as a Loop or Scan"),
     "WhisperBeamSearch": (
         "searches over an encoder and a decoder are not mapped",
         "compile encoder and decoder apart and search in the application",
