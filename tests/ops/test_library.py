@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ge.ops import registered
-from ge.ops.base import Operator
+from ge.ops.base import NodeView, Operator
+from ge.ops.builder import GraphBuilder, make_attribute
 
 OPERATORS = sorted(registered().items())
 
@@ -25,3 +26,13 @@ def test_kernel_named_by_an_operator_exists(type_: str, operator: type[Operator]
 
     names = npu_runtime.aicpu_kernels()
     assert operator.aicpu in names, f"{type_} names the kernel {operator.aicpu}"
+
+
+def test_a_view_of_a_node_follows_its_attributes() -> None:
+    b = GraphBuilder()
+    node = b.op("LeakyRelu", b.input("x", (2,), "float32"), alpha=0.5).producer()
+    assert NodeView.of(node).attrs is NodeView.of(node).attrs  # completed once
+    node.attributes.add(make_attribute("alpha", 0.25))
+    assert NodeView.of(node).attrs == {"alpha": 0.25}
+    del node.attributes["alpha"]
+    assert NodeView.of(node).attrs == {"alpha": 0.01}

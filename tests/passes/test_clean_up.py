@@ -185,6 +185,17 @@ def test_nodes_with_other_attributes_do_not_merge():
     assert len(types(transformed(build, CommonSubexpressions()))) == 3
 
 
+def test_equal_nodes_merge_behind_one_with_other_attributes():
+    def build(b):
+        v = x(b)
+        first, second, third = (b.op("LeakyRelu", v, alpha=alpha) for alpha in (0.1, 0.2, 0.2))
+        return b.op("Sub", b.op("Mul", first, second), third)
+
+    graph = transformed(build, CommonSubexpressions())
+    assert types(graph) == ["LeakyRelu", "LeakyRelu", "Mul", "Sub"]
+    assert graph.node(3).inputs[1] is graph.node(2).inputs[1]
+
+
 def test_two_outputs_stay_two():
     graph = transformed(lambda b: [b.op("Exp", x(b)), b.op("Exp", b.graph.inputs[0])], CommonSubexpressions())
     assert types(graph) == ["Exp", "Exp"]

@@ -11,6 +11,5 @@ def subgraphs_of(graph: ir.Graph) -> list[ir.Graph]:
     """The graphs nested directly in a graph's nodes (branches, loop bodies)."""
     found: list[ir.Graph] = []
     for node in graph:
-        if node.attributes:
-            found += [a.value for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+        found += [a.value for a in node.attributes.data.values() if a.type == ir.AttributeType.GRAPH]
     return found

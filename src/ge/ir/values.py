@@ -23,11 +23,12 @@ def is_known(value: ir.Value) -> bool:
 
 def desc_of(value: ir.Value) -> TensorDesc:
     """The static description of a value; every value of a GE graph has one."""
-    desc: TensorDesc | None = value.meta.get(_DESC)
+    meta = value.meta.data  # the plain dict: this is asked very often, and UserDict's own methods are slow
+    desc: TensorDesc | None = meta.get(_DESC)
     if desc is None:
         assert value.shape is not None, f"value {value.name} has no shape"
         desc = TensorDesc(tuple(int(d) for d in value.shape), dtype_from_ir(value.dtype))  # type: ignore[arg-type]
-        value.meta[_DESC] = desc
+        meta[_DESC] = desc
     return desc
 
 

@@ -26,6 +26,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, ClassVar
 
 import numpy as np
@@ -73,6 +74,7 @@ __all__ = [
 ]
 
 REQUIRED: Any = object()
+_COMPLETE = "ge.complete_attributes"
 
 # Packages whose operators and plugins are built in; all others are custom.
 BUILT_IN = frozenset({"ge", "tbe", "tf_adapter", "npu_device", "npu_bridge", "torchair", "torch_npu", "acl"})
@@ -154,12 +156,8 @@ class NodeView:
     @classmethod
     def of(cls, node: ir.Node) -> NodeView:
         """The view of an existing node."""
-        operator = lookup(node.op_type)
-        given = {name: attr.value for name, attr in node.attributes.items()}
         outputs = [desc_of(v) for v in node.outputs if v.shape is not None]
-        return cls(
-            node.op_type, node.name or "", node.inputs, operator.complete(given, node.name or ""), outputs
-        )
+        return cls(node.op_type, node.name or "", node.inputs, _attributes_of(node), outputs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -178,6 +176,22 @@ class NodeView:
     def const(self, index: int) -> np.ndarray | None:
         """The constant value of an input, None if it is not constant."""
         return constant_of(self.values[index]) if index < len(self.values) else None
+
+
+def _attributes_of(node: ir.Node) -> Mapping[str, Any]:
+    """A node's attributes including defaults, kept with the node until they or its operator change."""
+    operator = lookup(node.op_type)
+    given = tuple(node.attributes.data.values())
+    known = node.meta.data.get(_COMPLETE)
+    if known is not None and known[0] is operator and _same_objects(known[1], given):
+        return known[2]
+    completed = operator.complete({attr.name: attr.value for attr in given}, node.name or "")
+    node.meta[_COMPLETE] = operator, given, completed
+    return completed
+
+
+def _same_objects(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def fail(op: NodeView, cause: str, remedy: str = "", code: str = "E10002") -> GeError:

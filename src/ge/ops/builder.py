@@ -284,14 +284,21 @@ _LISTS: dict[type, Callable[[str, Any], ir.Attr]] = {
 
 def make_attribute(name: str, value: Any) -> ir.Attr:
     """Create an attribute from the type of its value (onnx_ir's own conversion checks protocols, which is slow)."""
-    value = _plain(value)
-    if isinstance(value, list):
-        kinds = {type(v) for v in value} or {int}
-        if len(kinds) == 1 and (make := _LISTS.get(next(iter(kinds)))) is not None:
-            return make(name, value)
-    elif (one := _SINGLE.get(type(value))) is not None:
-        return one(name, value)
-    return ir.convenience.convert_attribute(name, value)
+    attr = _of_plain(name, value)
+    if attr is None:
+        value = _plain(value)
+        attr = _of_plain(name, value)
+    return ir.convenience.convert_attribute(name, value) if attr is None else attr
+
+
+def _of_plain(name: str, value: Any) -> ir.Attr | None:
+    """The attribute of a Python number or string, or of a list of them; None for anything else."""
+    if isinstance(value, tuple | list):
+        kinds = set(map(type, value)) or {int}
+        make = _LISTS.get(next(iter(kinds))) if len(kinds) == 1 else None
+    else:
+        make = _SINGLE.get(type(value))
+    return None if make is None else make(name, value)
 
 
 def _plain(value: Any) -> Any:

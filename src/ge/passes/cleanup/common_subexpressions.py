@@ -28,13 +28,19 @@ class CommonSubexpressions(Pass):
     name = "common_subexpressions"
 
     def run(self, graph: ir.Graph, options: CompileOptions) -> bool:
-        seen: dict[Hashable, ir.Node] = {}
+        firsts: dict[Hashable, ir.Node] = {}  # by type and inputs, which few nodes share
+        twins: dict[Hashable, dict[Hashable, ir.Node]] = {}  # of those shared, also by attributes
         changed = False
         for node in graph:
-            key = _key(node)
-            if key is None:
+            if not lookup(node.op_type).foldable:
                 continue
-            twin = seen.setdefault(key, node)
+            key = (node.op_type, *map(_identity, node.inputs))
+            first = firsts.setdefault(key, node)
+            if first is node or (attrs := _attributes(node)) is None:
+                continue
+            if key not in twins:
+                twins[key] = {_attributes(first): first}
+            twin = twins[key].setdefault(attrs, node)
             if twin is node or any(v.is_graph_output() for v in (*node.outputs, *twin.outputs)):
                 continue
             replace_node(graph, node, twin.outputs)
@@ -42,16 +48,16 @@ class CommonSubexpressions(Pass):
         return changed
 
 
-def _key(node: ir.Node) -> Hashable | None:
-    if not lookup(node.op_type).foldable:
-        return None
-    attrs: list[Hashable] = []
-    for name in sorted(node.attributes):
-        attr = node.attributes[name]
+def _attributes(node: ir.Node) -> Hashable | None:
+    """A node's attributes and number of outputs, None if it has nested graphs."""
+    attrs: list[Hashable] = [len(node.outputs)]
+    given = node.attributes.data
+    for name in sorted(given):
+        attr = given[name]
         if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             return None
         attrs.append((name, tuple(attr.value) if isinstance(attr.value, (list, tuple)) else attr.value))
-    return (node.op_type, tuple(_identity(v) for v in node.inputs), tuple(attrs), len(node.outputs))
+    return tuple(attrs)
 
 
 def _identity(value: ir.Value | None) -> Hashable:

@@ -52,15 +52,17 @@ def _convolution(value: ir.Value | None, window: Window, post_ops: Sequence[str]
     if node is None:
         return None
     attrs = attrs_of(node)
-    weight = desc_of(node.inputs[1])  # type: ignore[arg-type]
-    kernel = [weight.shape[axis] for axis in weight_perm(weight.rank, attrs["weight_format"])[2:]]
     plain = (
         attrs["data_format"] == _LAST
         and attrs["groups"] == 1
         and not attrs["gated"]
         and list(attrs["post_ops"]) == list(post_ops)
     )
-    return node if plain and Window.of(kernel, NodeView.of(node)) == window else None
+    if not plain:
+        return None
+    weight = desc_of(node.inputs[1])  # type: ignore[arg-type]
+    kernel = [weight.shape[axis] for axis in weight_perm(weight.rank, attrs["weight_format"])[2:]]
+    return node if Window.of(kernel, NodeView.of(node)) == window else None
 
 
 def _stem(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -97,7 +99,7 @@ def _bottleneck(r: Rewriter, node: ir.Node) -> ir.Value | None:
     """`node` is the convolution that adds the residual."""
     y = node.outputs[0]
     wide = _convolution(y, _square(1), ["add", "relu"])
-    middle = _convolution(node.inputs[0], _square(3), ["relu"])
+    middle = None if wide is None else _convolution(node.inputs[0], _square(3), ["relu"])
     if wide is None or middle is None or not only_use(middle.outputs[0]):
         return None
     onward = [use.node for use in y.uses() if use.node.inputs[0] is y and use.node.op_type == "Conv"]
