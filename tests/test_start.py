@@ -23,6 +23,11 @@ def test_the_engine_alone_loads_nothing() -> None:
     assert loaded("import ge") & (HEAVY | {"numpy", "onnx", "onnx_ir", "llvmlite", "rich", "typer"}) == set()
 
 
+def test_acl_loads_the_engine_when_it_is_used() -> None:
+    assert loaded("import acl") & {"ge", "npu_runtime", "onnx_ir"} == set()
+    assert loaded("import acl; assert not acl.init() and not acl.finalize()") & {"ge", "onnx_ir"} == set()
+
+
 @pytest.mark.parametrize(
     "code", ["import ge.compiler, ge.parsers.onnx", "import acl", "import ge.atc", "import hccl"]
 )

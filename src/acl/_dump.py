@@ -15,17 +15,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from acl import _memory
 from acl import constants as c
 from acl._conventions import AclError
-from ge import tensor_dump
-from ge.errors import GeError
-from ge.ir.types import numpy_dtype
-from ge.options.table import OPTIONS
+
+if TYPE_CHECKING:
+    from ge import tensor_dump  # imported where dumps are used: most programs dump nothing
 
 __all__ = ["dumping", "parsed"]
 
@@ -52,6 +51,10 @@ class Dumping:
 
     def turn(self, settings: Settings | None) -> None:
         """Activate dump settings; None: stop dumping."""
+        if settings is None and self.settings is None:
+            return
+        from ge import tensor_dump
+
         self.settings = settings
         tensor_dump.dump_to(None if settings is None else settings.operators, "acl")
 
@@ -62,6 +65,8 @@ class Dumping:
             return
         if not settings.operators.tensors:
             return
+        from ge.ir.types import numpy_dtype
+
         folder = settings.folder / _file_name(model) / str(next(self.runs))
         folder.mkdir(parents=True, exist_ok=True)
         for side in settings.sides:
@@ -94,6 +99,8 @@ def parsed(path: str) -> Settings | None:
         raise AclError(c.ACL_ERROR_PARSE_FILE, f"{path} is not a JSON object: {error}") from error
     if not said or (not said.get("dump_path") and not said.get("dump_list")):
         return None
+    from ge import tensor_dump
+
     mode = said.get("dump_mode", "output")
     if mode not in _MODES or not said.get("dump_path"):
         cause = f"{path}: dump needs dump_path, and a dump_mode of {', '.join(_MODES)}"
@@ -111,6 +118,9 @@ def parsed(path: str) -> Settings | None:
 
 def _option(path: str, said: Mapping[str, Any], name: str) -> Any:
     """Check a value of the configuration against the option of that name."""
+    from ge.errors import GeError
+    from ge.options.table import OPTIONS
+
     if said.get(name) in (None, ""):
         return OPTIONS[name].default
     try:

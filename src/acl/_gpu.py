@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npu_runtime import environment
-
 if TYPE_CHECKING:
     from npu_runtime import cuda
 
@@ -38,6 +36,8 @@ _thread = threading.local()
 
 def enabled() -> bool:
     """True if devices are GPUs."""
+    from npu_runtime import environment  # the runtime is not loaded before it is needed
+
     return environment.choice("NPU_DEVICE", ("cpu", "cuda")) == "cuda"
 
 

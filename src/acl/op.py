@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from acl import constants as c
 from acl._conventions import AclError, Handles, plain, returns_code, returns_value
 from acl._state import on_device_of_thread, stream_of
 from acl._tensors import TensorSpec, buffers, specs
-from npu_runtime.bounded import BoundedCache
+
+if TYPE_CHECKING:
+    from npu_runtime.bounded import BoundedCache
 
 CACHED_MODELS = 256
 
@@ -36,8 +39,16 @@ class OpHandle:
 
 attributes: Handles[Attributes] = Handles("operator attribute")
 handles: Handles[OpHandle] = Handles("operator handle")
-_models: BoundedCache[tuple[Any, ...], Any] = BoundedCache(CACHED_MODELS)
 _compiled: dict[str, Any] = {}  # by key: the path of a model file, or a loaded model
+
+
+@functools.cache
+def _models() -> BoundedCache[tuple[Any, ...], Any]:
+    """The operators compiled when they were called; made at the first use, as it loads the runtime."""
+    from npu_runtime.bounded import BoundedCache
+
+    return BoundedCache(CACHED_MODELS)
+
 
 # -- attributes -------------------------------------------------------------------------------------
 
@@ -104,7 +115,7 @@ def load(model: int, model_size: int) -> None:
     if not isinstance(key, str):
         raise AclError(c.ACL_ERROR_PARSE_MODEL, "the model is not one of a single operator")
     _compiled[key] = om.load(data)
-    _models.clear()  # precompiled operators take precedence over cached ones
+    _models().clear()  # precompiled operators take precedence over cached ones
 
 
 def _spec_of(op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attr: int) -> Any:
@@ -128,8 +139,8 @@ def _prepare(op_type: str, input_desc: Sequence[int], output_desc: Sequence[int]
 
     search.refresh()  # before computing the key, which includes the active operators
     key = (op.key, process_identity())
-    model = _models.get(key)
-    return OpHandle(model if model is not None else _models.put(key, _compile(op)), feeds)
+    model = _models().get(key)
+    return OpHandle(model if model is not None else _models().put(key, _compile(op)), feeds)
 
 
 def _compile(op: Any) -> Any:
@@ -268,5 +279,5 @@ def clear() -> None:
     """Release everything (acl.finalize)."""
     attributes.clear()
     handles.clear()
-    _models.clear()
+    _models().clear()
     _compiled.clear()
