@@ -71,6 +71,16 @@ def _current_device(original: Function) -> Function:
     return call
 
 
+def _of_the_host(original: Function) -> Function:
+    """Random numbers of the NPU come from the host's generator, whose state a compiled checkpoint keeps."""
+
+    def get_device(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        return "cpu" if found == "npu" else found
+
+    return get_device
+
+
 def _always(ours: Any) -> Callable[[Any], Any]:
     return lambda original: ours
 
@@ -109,6 +119,11 @@ PATCHES = PatchTable(
         *(
             Patch(f"torch:{name}", _current_device)
             for name in ("Tensor.to", "tensor", "as_tensor", "asarray")
+        ),
+        Patch(
+            "torch._prims.rng_prims:get_device",
+            _of_the_host,
+            without="compiled checkpoints that draw random numbers fail on the NPU",
         ),
         *_accelerator(),
     ),

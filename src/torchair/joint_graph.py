@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
 from torch import fx
 from torch._functorch import config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import detect_fake_mode
 
 from torchair.pooling import find_maxima_again
 
 __all__ = ["split_joint_graph"]
 
 _PLAIN = (int, float, bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+_KEEPS_STATE = "run_and_save_rng_state"
+_RESTORE_STATE = {"run_with_rng_state": 1, "graphsafe_run_with_rng_state": 0}  # and where the operator stands
 
 
 def split_joint_graph(
@@ -27,10 +30,29 @@ def split_joint_graph(
     """
     find_maxima_again(joint_module.graph)
     if any(_has_effects(node) for node in joint_module.graph.nodes):
-        return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
-    _merge_equal_calls(joint_module.graph)
-    with config.patch(cse=False):
-        return min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
+        graphs = min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
+    else:
+        _merge_equal_calls(joint_module.graph)
+        with config.patch(cse=False):
+            graphs = min_cut_rematerialization_partition(joint_module, joint_inputs, **options)
+    for module in graphs:
+        _describe_repeated_draws(module.graph.nodes)
+    return graphs
+
+
+def _describe_repeated_draws(nodes: Iterable[fx.Node]) -> None:
+    """Note what the calls give by which a checkpoint draws its random numbers twice; PyTorch notes nothing."""
+    mode = detect_fake_mode()
+    for node in nodes:
+        name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+        if name == _KEEPS_STATE:
+            elements = {user.args[1]: user.meta["val"] for user in node.users}
+            node.meta["val"] = (elements.get(0), elements.get(1))
+        elif name in _RESTORE_STATE and mode is not None:
+            known: Any = fx.map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+            (call, *given), named = known[0][_RESTORE_STATE[name] :], known[1]
+            with mode, torch.no_grad():
+                node.meta["val"] = call(*given, **{k: v for k, v in named.items() if k != "rng_state"})
 
 
 def _has_effects(node: fx.Node) -> bool:

@@ -49,7 +49,7 @@ READ_MEMORY = frozenset(
     {torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
      torch.ops.aten.as_strided_scatter.default}
 )  # fmt: skip
-_RANDOM = frozenset({"bernoulli", "rand", "randn", "randint", "randperm", "normal", "uniform", "multinomial"})
+_DRAW = (["bernoulli"], ["run_and_save_rng_state"])
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,9 @@ class _Lowering:
                 self.refusals[node] = Refusal(node.name, _label(node.target), refused.reason, trace)
                 emission.outside(node)
         for node in body:
-            if node.target is operator.getitem and node.args[0] in self.refusals:
+            if node.target is operator.getitem and (
+                node.args[0] in self.refusals or node.args[0] in self._followers
+            ):
                 self.refusals_follow(node)
 
     def refusals_follow(self, node: fx.Node) -> None:
@@ -337,6 +339,8 @@ class _Emission:
         expected = self.owner.values.get(node)
         if expected is None:
             raise Unsupported("it gives nothing but has an effect")
+        if getattr(node.target, "_schema", None) is None and _target(node.target) not in _HIGHER_ORDER:
+            raise Unsupported("no plugin maps it", "it runs on the host")
         if any(_is_open(v) for v in _flat(expected)):
             raise Unsupported("the size of its result is known only after the run")
         call = Call(_target(node.target), node.name, self._arguments(node), _results(expected))
@@ -365,6 +369,8 @@ class _Emission:
         if not isinstance(fake, torch.Tensor):
             if fake is None and node.op == "get_attr":
                 return self._attribute(node)
+            if node not in self.owner.values:
+                raise Unsupported(f"PyTorch does not say what {node.name}, which it reads, is")
             return fake
         if _is_open(fake):
             raise Unsupported("the size of what it reads is known only after the run")
@@ -422,9 +428,7 @@ class _Emission:
         """Arguments by the names of the schema, defaults filled in."""
         schema = getattr(node.target, "_schema", None)
         if schema is None:
-            names = _HIGHER_ORDER.get(_target(node.target))
-            if names is None:
-                raise Unsupported("no plugin maps it", "it runs on the host")
+            names = _HIGHER_ORDER[_target(node.target)]
             return dict(zip(names, map(self.argument, node.args), strict=False))
         found: dict[str, Any] = {}
         for index, port in enumerate(schema.arguments):
@@ -523,7 +527,7 @@ def draws(node: fx.Node) -> bool:
     if node.target is torch.ops.torchair.npu_print.default:
         return True
     tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or _label(node.target).split(".")[1:2] == ["bernoulli"]
+    return torch.Tag.nondeterministic_seeded in tags or _label(node.target).split(".")[1:2] in _DRAW
 
 
 def _is_sizes(value: Any) -> bool:
