@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, op_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.versions import GRAPH_DEF_VERSION
 
 import ge.ops  # noqa: F401  (declares operators and plugins)
 from ge import faults
@@ -161,6 +162,7 @@ def _plan(op: str, parsed: Parsed, special: set[int], count: int) -> native.Func
 def _one_node(op: str, attrs: bytes, inputs: Sequence[native.Described]) -> tuple[graph_pb2.GraphDef, int]:
     """The operator as a graph, and how many results it has."""
     graph = graph_pb2.GraphDef()
+    graph.versions.producer = GRAPH_DEF_VERSION
     for i, given in enumerate(inputs):
         node = graph.node.add(name=f"in{i}", op="Placeholder")
         node.attr["dtype"].type = given.type_number

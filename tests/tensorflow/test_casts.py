@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_adapter
 from tests.tensorflow.comparing import CPU, NPU
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -25,11 +26,13 @@ def numbers(dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def converted(x: Any, to: str, device: str) -> list[Any]:
-    """x in another type: one operator, a function, a function of a constant."""
+    """x in another type: one operator, first and once it is compiled, a function, a function of a constant."""
     with tf.device(device):
         given = tf.constant(x)
+        eager = [tf.cast(given, to).numpy() for _ in range(tf_adapter.options.eager_threshold + 1)]
         return [
-            tf.cast(given, to).numpy(),
+            eager[0],
+            eager[-1],
             tf.function(lambda v: tf.cast(v, to), autograph=False)(given).numpy(),
             tf.function(lambda: tf.cast(tf.constant(x), to), autograph=False)().numpy(),
         ]
