@@ -73,6 +73,21 @@ def _assign(d: Draw) -> Call:
     return Call(f"tf.identity(tf.{how}({{0}}, {{1}}))", [x, d.like(x)], effect=True)
 
 
+def _without_readers(maker: Maker) -> Maker:
+    """Keep the variable that a call writes from other readers, for the same reason."""
+
+    def made(d: Draw) -> Call | None:
+        call = maker(d)
+        if call is not None:
+            written, *others = (value.name for value in call.arguments)
+            if written in others:
+                raise LookupError("a variable is read beside its assignment")
+            d.values.pop(written, None)
+        return call
+
+    return made
+
+
 def _eagerly(maker: Maker) -> Maker:
     """Run a maker in eager mode, since it inspects tensors."""
 
@@ -84,6 +99,7 @@ def _eagerly(maker: Maker) -> Maker:
 
 
 _WITHOUT = ("elsewhere", "scatter_variable", "assign")
+_WRITERS = ("assign_slice", "assign_in_body")
 
 
 class SessionDoor(version_2.TensorFlowDoor):
@@ -93,6 +109,7 @@ class SessionDoor(version_2.TensorFlowDoor):
     operators = {  # noqa: RUF012
         **{n: (w, _eagerly(m)) for n, (w, m) in OPERATORS.items() if n not in _WITHOUT},
         "assign": (0.5, _eagerly(_assign)),
+        **{n: (OPERATORS[n][0], _eagerly(_without_readers(OPERATORS[n][1]))) for n in _WRITERS},
     }
     modes = {"session": 1.0}  # noqa: RUF012
     statements = 7
