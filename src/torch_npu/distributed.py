@@ -2,13 +2,15 @@
 
 The process group and its backend are PyTorch's own. Its collectives are operators, `c10d::allreduce_` and so on; here
 each of them is declared for NPU tensors as itself on CPU tensors over the same memory. So all that is built on them
-works: DDP, FSDP, device meshes, DTensor, functional collectives.
+works: DDP, FSDP, device meshes, DTensor, functional collectives. Before each call the ranks compare what they call.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import warnings
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from hccl.ranks import attempt
+from torch_npu.agreement import Calls
 from torch_npu.memory import as_cpu, is_npu
 
 __all__ = ["register"]
@@ -44,6 +47,7 @@ _COLLECTIVES = (
     "send",
 )
 _library: Any = None  # operators are declared as long as it lives
+_calls: weakref.WeakKeyDictionary[Any, Calls] = weakref.WeakKeyDictionary()  # by backend
 
 
 class _Aliases:
@@ -67,13 +71,20 @@ class _Aliases:
         return self._pairs[id(value)][1] if id(value) in self._pairs else value
 
 
-def _on_host(op: Callable[..., Any]) -> Callable[..., Any]:
+def _on_host(name: str, op: Callable[..., Any]) -> Callable[..., Any]:
     @torch._disable_dynamo
     def call(*args: Any) -> Any:
         aliases = _Aliases()
-        return aliases.back(op(*[aliases.host(a) for a in args]))
+        with _compared(name, args):
+            return aliases.back(op(*[aliases.host(a) for a in args]))
 
     return call
+
+
+def _compared(name: str, args: tuple[Any, ...]) -> contextlib.AbstractContextManager[None]:
+    boxed = next(a for a in args if isinstance(a, torch.ScriptObject))  # each operator's first is the group
+    calls = _calls.get(dist.ProcessGroup.unbox(boxed)._get_backend(torch.device("npu")))
+    return calls.compared(name, args) if calls else contextlib.nullcontext()
 
 
 def _flat(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +143,11 @@ _ADAPTED = {
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    return dist.ProcessGroupGloo(dist.PrefixStore(f"hccl/{attempt()}", store), rank, size, timeout)
+    own = dist.PrefixStore(f"hccl/{attempt()}", store)
+    backend = dist.ProcessGroupGloo(own, rank, size, timeout)
+    if size > 1:
+        _calls[backend] = Calls(own, backend)
+    return backend
 
 
 def _close() -> None:
@@ -153,4 +168,4 @@ def register() -> None:
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         for name in _COLLECTIVES:
             op = getattr(torch.ops.c10d, name).default
-            _library.impl(name, _on_host(_ADAPTED.get(name, lambda op: op)(op)), "PrivateUse1")
+            _library.impl(name, _on_host(name, _ADAPTED.get(name, lambda op: op)(op)), "PrivateUse1")

@@ -44,6 +44,21 @@ def test_two_ranks() -> None:
     assert "refused:" in printed
 
 
+def test_a_rank_whose_call_differs_is_named_before_data_are_exchanged() -> None:
+    printed = torchrun(str(SCRIPTS / "different_calls.py"))
+    assert re.findall(r"named: (.*)", printed) == [
+        "sizes",
+        "types of one size",
+        "reductions",
+        "operators",
+        "roots",
+        "gathered sizes",
+        "a message too long",
+        "a message of another type",
+    ]
+    assert printed.count("done") == 2
+
+
 @pytest.mark.slow
 def test_ranks_that_torchrun_starts_anew_resume_with_the_same_losses(tmp_path: Path) -> None:
     """The store of torchrun outlives its ranks: a second attempt must not look for the ranks of the first."""
