@@ -30,8 +30,8 @@ constexpr std::pair<std::string_view, Kind> kBuffers[] = {
     {"arena", Kind::Arena}, {"constant", Kind::Constant}, {"input", Kind::Input}, {"output", Kind::Output}};
 
 // Tasks whose views may have any strides; all others read and write their tensors contiguously.
-constexpr std::string_view kStrided[] = {"matmul", "conv",     "deconv", "pool", "reorder",
-                                         "lrn",    "resample", "rnn",    "check"};
+constexpr std::string_view kStrided[] = {"matmul",  "conv", "deconv", "pool",
+                                         "reorder", "lrn",  "rnn",    "check"};
 constexpr std::string_view kBlockAttributes[] = {"then_block", "else_block", "body_block"};
 
 std::string numbered(const std::string& what, const char* list, std::size_t i) {

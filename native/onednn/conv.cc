@@ -29,34 +29,6 @@ void check_pairs(const Lowering& low) {
   }
 }
 
-struct Layouts {
-  Desc source, target;
-};
-
-// The layouts to try in turn: as given, then channels-last with reorders.
-std::vector<Layouts> candidates(const Desc& source, const Desc& target, bool accumulates) {
-  std::vector<Layouts> list = {{source, target}};
-  list.push_back({channels_last(source), target});
-  if (!accumulates) {
-    list.push_back({channels_last(source), channels_last(target)});
-    list.push_back({any_layout(source), any_layout(target)});
-  }
-  return list;
-}
-
-// The first descriptor that is not a reference implementation, else the first one.
-template <class PrimitiveDesc, class Make>
-PrimitiveDesc choose(const std::vector<Layouts>& layouts, const Make& make) {
-  PrimitiveDesc fallback;
-  for (const Layouts& layout : layouts) {
-    PrimitiveDesc desc = make(layout, true);
-    if (!desc.get(true)) continue;
-    if (!is_reference(desc.impl_info_str())) return desc;
-    if (!fallback.get(true)) fallback = desc;
-  }
-  return fallback.get(true) ? fallback : make(layouts.front(), false);
-}
-
 // The source times one number for each image and channel, in scratch memory.
 Location lower_gate(Lowering& low, const View& gate, const Desc& source) {
   const Desc factors = describe(low, gate);
@@ -96,13 +68,9 @@ void lower_convolution(Lowering& low, dnnl::algorithm algorithm, bool transposed
       2.0 * static_cast<double>(image.elements()) * static_cast<double>(w.elements() / w.dims[0]);
   const TeamScope team(team_of(low));
   const bool fixed_weights = low.attrs().flag("plain_weights");
-  const auto make = [&](const Layouts& layout, bool allow_empty) {
-    return PrimitiveDesc(onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, layout.source,
-                         fixed_weights ? weights : any_layout(weights), bias, layout.target, geometry.strides,
-                         geometry.dilations, geometry.pads_begin, geometry.pads_end, attributes.attr,
-                         allow_empty);
-  };
-  const auto desc = choose<PrimitiveDesc>(candidates(source, target, attributes.accumulates), make);
+  const PrimitiveDesc desc(onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, source,
+                           fixed_weights ? weights : any_layout(weights), bias, target, geometry.strides,
+                           geometry.dilations, geometry.pads_begin, geometry.pads_end, attributes.attr);
 
   PrimitiveBuilder builder(low);
   if (gated) {

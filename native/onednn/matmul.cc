@@ -140,20 +140,6 @@ Desc bias_desc(Lowering& low, const View& bias, const Matrix& y) {
   return describe(low, bias.dtype, dims, contiguous_strides(dims));
 }
 
-dnnl::matmul::primitive_desc choose(const Desc& a, const Desc& b, const Desc& bias, const Desc& y,
-                                    const dnnl::primitive_attr& attr, bool free_layout) {
-  const auto make = [&](const Desc& source, const Desc& weights, bool allow_empty) {
-    return dnnl::matmul::primitive_desc(onednn_engine(), source, weights, bias, y, attr, allow_empty);
-  };
-  auto exact = make(a, free_layout ? any_layout(b) : b, true);
-  if (exact.get(true) && !is_reference(exact.impl_info_str())) return exact;
-  auto free_weights = make(a, any_layout(b), true);
-  if (free_weights.get(true) && !is_reference(free_weights.impl_info_str())) return free_weights;
-  auto free_both = make(any_layout(a), any_layout(b), true);
-  if (free_both.get(true) && !is_reference(free_both.impl_info_str())) return free_both;
-  return exact.get(true) ? exact : make(a, free_layout ? any_layout(b) : b, false);
-}
-
 void lower_library(Lowering& low) {
   const Operands shapes(low);
   const bool has_bias = low.attrs().flag("has_bias");
@@ -169,7 +155,8 @@ void lower_library(Lowering& low) {
       2.0 * static_cast<double>(low.output(0).elements()) * static_cast<double>(shapes.a.dims.back());
   const TeamScope team(team_of(low));
   const bool packs_once = low.is_constant(low.input(1)) || low.is_steady(low.input(1));
-  const auto desc = choose(a, b, bias, y, attributes.attr, packs_once);
+  const dnnl::matmul::primitive_desc desc(onednn_engine(), a, packs_once ? any_layout(b) : b, bias, y,
+                                          attributes.attr);
 
   PrimitiveBuilder builder(low);
   builder.read(DNNL_ARG_SRC, low.input(0), a, desc.src_desc());

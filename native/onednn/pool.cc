@@ -1,4 +1,4 @@
-// Task kinds "pool", "lrn" and "resample".
+// Task kinds "pool" and "lrn".
 #include <functional>
 #include <string_view>
 
@@ -23,10 +23,6 @@ constexpr Named kNorms[] = {
     {"across", dnnl::algorithm::lrn_across_channels},
     {"within", dnnl::algorithm::lrn_within_channel},
 };
-constexpr Named kResamplings[] = {
-    {"nearest", dnnl::algorithm::resampling_nearest},
-    {"linear", dnnl::algorithm::resampling_linear},
-};
 
 template <std::size_t N>
 dnnl::algorithm find_algorithm(const Lowering& low, const Named (&table)[N], const std::string& name) {
@@ -41,20 +37,16 @@ double work(const Lowering& low, double each) { return static_cast<double>(low.o
 // How to restore NaN that a primitive loses, depending on layouts and implementation.
 using RepairOf = std::function<NanRepair(const Desc& source, const Desc& target, std::string_view name)>;
 
-// Lowers single-source primitives: with the given layouts, else channels-last or plain with reorders.
+// Lowers single-source primitives in the given layouts, or channels-last with reorders where the task says
+// so.
 template <class Primitive, class Make>
 void lower_simple(Lowering& low, const AttributeSet& attributes, double flops, const Make& make,
                   const RepairOf& repair = {}) {
-  using PrimitiveDesc = typename Primitive::primitive_desc;
   const Desc source = describe(low, low.input(0));
   const Desc target = describe(low, low.output(0));
+  const bool reorders = low.attrs().flag("channels_last") && !attributes.accumulates;
   const TeamScope team(team_of(low));
-  PrimitiveDesc desc = make(source, target, true);
-  if (!attributes.accumulates && (!desc.get(true) || is_reference(desc.impl_info_str()))) {
-    PrimitiveDesc other = make(channels_last(source), channels_last(target), true);
-    if (other.get(true) && (!desc.get(true) || !is_reference(other.impl_info_str()))) desc = other;
-  }
-  if (!desc.get(true)) desc = make(source, target, false);
+  const auto desc = reorders ? make(channels_last(source), channels_last(target)) : make(source, target);
   PrimitiveBuilder builder(low);
   builder.read(DNNL_ARG_SRC, low.input(0), source, desc.src_desc());
   builder.write(DNNL_ARG_DST, low.output(0), target, desc.dst_desc());
@@ -96,8 +88,7 @@ double PoolGeometry::window() const {
 namespace {
 
 dnnl::pooling_forward::primitive_desc pool_desc(const PoolGeometry& pool, const Desc& source,
-                                                const Desc& target, const dnnl::primitive_attr& attr,
-                                                bool allow_empty) {
+                                                const Desc& target, const dnnl::primitive_attr& attr) {
   return {onednn_engine(),
           dnnl::prop_kind::forward_inference,
           pool.algorithm,
@@ -108,8 +99,7 @@ dnnl::pooling_forward::primitive_desc pool_desc(const PoolGeometry& pool, const 
           pool.dilations,
           pool.pads_begin,
           pool.pads_end,
-          attr,
-          allow_empty};
+          attr};
 }
 
 // The library's maxima pass over NaN and begin with the lowest number. With "keeps_nan" a result is NaN
@@ -121,7 +111,7 @@ NanRepair repair_of_maxima(const PoolGeometry& pool, const Desc& source, const D
   repair.pools_marks = true;
   repair.raises = name.starts_with("jit");
   repair.make = [pool, source, target](const dnnl::primitive_attr& attr) -> NanRepair::Primitive {
-    const auto desc = pool_desc(pool, source, target, attr, false);
+    const auto desc = pool_desc(pool, source, target, attr);
     return {dnnl::pooling_forward(desc), desc.scratchpad_desc()};
   };
   return repair;
@@ -141,8 +131,8 @@ void lower_library_pool(Lowering& low) {
   }
   lower_simple<dnnl::pooling_forward>(
       low, attributes, work(low, pool.window()),
-      [&](const Desc& source, const Desc& target, bool allow_empty) {
-        return pool_desc(pool, source, target, attributes.attr, allow_empty);
+      [&](const Desc& source, const Desc& target) {
+        return pool_desc(pool, source, target, attributes.attr);
       },
       repair);
 }
@@ -154,37 +144,21 @@ void lower_library_lrn(Lowering& low) {
   const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(low.input(0).dims.size()));
   const std::int64_t size = attrs.integer("size");
   lower_simple<dnnl::lrn_forward>(
-      low, attributes, work(low, static_cast<double>(size)),
-      [&](const Desc& source, const Desc& target, bool allow_empty) {
+      low, attributes, work(low, static_cast<double>(size)), [&](const Desc& source, const Desc& target) {
         return dnnl::lrn_forward::primitive_desc(
             onednn_engine(), dnnl::prop_kind::forward_inference, algorithm, source, target, size,
             static_cast<float>(attrs.real("alpha", 1e-4)), static_cast<float>(attrs.real("beta", 0.75)),
-            static_cast<float>(attrs.real("k", 1.0)), attributes.attr, allow_empty);
-      });
-}
-
-void lower_library_resample(Lowering& low) {
-  check_image(low);
-  const auto algorithm = find_algorithm(low, kResamplings, low.attrs().text("kind", "nearest"));
-  const AttributeSet attributes = make_attributes(low, 1, 0, PaddedOperandShape(low.input(0).dims.size()));
-  lower_simple<dnnl::resampling_forward>(
-      low, attributes, work(low, 8), [&](const Desc& source, const Desc& target, bool allow_empty) {
-        return dnnl::resampling_forward::primitive_desc(onednn_engine(), dnnl::prop_kind::forward_inference,
-                                                        algorithm, source, target, attributes.attr,
-                                                        allow_empty);
+            static_cast<float>(attrs.real("k", 1.0)), attributes.attr);
       });
 }
 
 constexpr Implementation kPool[] = {{"onednn", lower_library_pool}};
 constexpr Implementation kLrn[] = {{"onednn", lower_library_lrn}};
-constexpr Implementation kResample[] = {{"onednn", lower_library_resample}};
 
 }  // namespace
 
 void lower_pool(Lowering& low) { lower_named(low, kPool); }
 
 void lower_lrn(Lowering& low) { lower_named(low, kLrn); }
-
-void lower_resample(Lowering& low) { lower_named(low, kResample); }
 
 }  // namespace npu

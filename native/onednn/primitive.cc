@@ -346,8 +346,6 @@ std::string layout_name(const Desc& desc) {
   return name;
 }
 
-bool is_reference(const std::string& impl) { return impl.rfind("ref", 0) == 0; }
-
 int team_of(const Lowering& low) { return low.attrs().flag("serial") ? 1 : omp_get_max_threads(); }
 
 dnnl::primitive_attr base_attr() {

@@ -27,9 +27,6 @@ Desc channels_last(const Desc& desc);
 // Letters of the dimensions from the slowest to the fastest, then the inner blocks: "acdb", "ABcd16a16b".
 std::string layout_name(const Desc& desc);
 
-// True for implementations that exist only for completeness and run many times slower.
-bool is_reference(const std::string& impl);
-
 // The team of a task: one thread where the compiler says so.
 int team_of(const Lowering& low);
 

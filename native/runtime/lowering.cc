@@ -24,7 +24,6 @@ constexpr TaskKind kKinds[] = {
     {"pool", lower_pool, true},
     {"pool_grad", lower_pool_grad, true},
     {"lrn", lower_lrn, true},
-    {"resample", lower_resample, true},
     {"rnn", lower_rnn, true},
     {"attention", lower_attention},
     {"attention_grad", lower_attention_grad},

@@ -131,7 +131,6 @@ void lower_conv(Lowering& low);
 void lower_deconv(Lowering& low);
 void lower_pool(Lowering& low);
 void lower_lrn(Lowering& low);
-void lower_resample(Lowering& low);
 void lower_rnn(Lowering& low);
 void lower_attention(Lowering& low);
 void lower_attention_grad(Lowering& low);

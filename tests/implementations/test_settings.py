@@ -49,6 +49,10 @@ def _strassen(b: GraphBuilder) -> ir.Value:
     return b.op("MatMul", b.input("x", (1024, 1024), "float32"), b.input("w", (1024, 1536), "float32"))
 
 
+def _neighbours(b: GraphBuilder, channels: int) -> ir.Value:
+    return b.op("Lrn", b.input("x", (1, channels, 9, 7), "float32"), size=5)
+
+
 def _chosen(graph: ir.Graph, target: Target, kind: str) -> tuple[str, dict[str, Any]]:
     """The implementation of the only task of a kind, and its settings."""
     (task,) = (t for t in compile_plan(graph, CompileOptions(target=target)).tasks if t.kind == kind)
@@ -94,8 +98,10 @@ def test_without_measurements_only_an_even_share_is_taken() -> None:
         (lambda b: _pointwise(b, 64), "conv", {"by_rows": False}),
         (lambda b: _pointwise(b, 512), "conv", {"by_rows": True}),
         (_strassen, "matmul", {"down": 1, "across": 2}),
+        (lambda b: _neighbours(b, 17), "lrn", {"serial": True, "channels_last": True}),
+        (lambda b: _neighbours(b, 32), "lrn", {"serial": True}),
     ],
-    ids=["small product", "product", "few pixels", "many pixels", "strassen"],
+    ids=["small product", "product", "few pixels", "many pixels", "strassen", "odd channels", "planes"],
 )
 def test_settings_of_implementations(
     build: Callable[[GraphBuilder], ir.Value], kind: str, settings: dict[str, Any]
@@ -111,6 +117,7 @@ def test_plans_for_other_numbers_of_cores_are_right_here(cores: int) -> None:
         _gradient(2, 12, 64, 64),
         _graph(_strassen),
         _graph(lambda b: _pointwise(b, 64)),
+        _graph(lambda b: _neighbours(b, 17)),
     ):
         feeds = feeds_of(graph)
         (found,) = compile_graph(graph, CompileOptions(target=replace(host(), cores=cores))).run(feeds)

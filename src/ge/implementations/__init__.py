@@ -66,13 +66,12 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
     "packed_matmul": packed.CANDIDATES,
     "pool": _LIBRARY_ONLY,
     "pool_grad": _LIBRARY_ONLY,
-    "lrn": _LIBRARY_ONLY,
-    "resample": _LIBRARY_ONLY,
+    "lrn": normalisation.NEIGHBOURS,
 }
 
 
 # Without the library; with it, our own kernels that exist beside it.
-_GENERATED = ("matmul", "conv", "deconv", "conv_grad_weights", "pool", "lrn", "resample")
+_GENERATED = ("matmul", "conv", "deconv", "conv_grad_weights", "pool", "lrn")
 _WITHOUT_LIBRARY: dict[str, tuple[Candidate, ...]] = {
     kind: (Generated() if kind in _GENERATED else Decomposed(),) for kind in CANDIDATES
 }

@@ -16,8 +16,9 @@ __all__ = [
 ]
 
 LIBRARY = "onednn"
-# Attributes of tasks that candidates write: one thread is enough; what cores divide, and sizes of blocks.
-SETTINGS = frozenset({"serial", "by_rows", "by_pixels", "block_pixels", "down", "across"})
+# Attributes of tasks that candidates write: one thread is enough; what cores divide, and sizes of blocks; operands are
+# reordered to channels-last.
+SETTINGS = frozenset({"channels_last", "serial", "by_rows", "by_pixels", "block_pixels", "down", "across"})
 _LEAST_SECONDS = 1e-9
 BINARY_POST_OPS = frozenset({"add", "sub", "mul", "div", "max", "min"})
 

@@ -1,16 +1,28 @@
-"""Implementations of the gradient of a layer normalisation: one task that reads each row once, or sums and products."""
+"""Implementations of normalisations over neighbouring channels, and of the gradient of a layer normalisation."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from ge.implementations.base import Candidate, Operation
+from ge.implementations.base import Candidate, Library, Operation
 from ge.implementations.decomposed import Decomposed
 from ge.target import CostTable, Target
 
-__all__ = ["GRADIENT"]
+__all__ = ["GRADIENT", "NEIGHBOURS"]
 
 _FLOATS = ("float32", "bfloat16")
+_LANES = 8  # channels in a step of the library's kernel for planes, which takes at least two steps
+
+
+class Neighbours(Library):
+    """The library's normalisation over neighbouring channels: planes of other numbers of channels are reordered."""
+
+    def settings(self, op: Operation, target: Target) -> dict[str, Any]:
+        channels, planes = op.inputs[0].shape[1], op.inputs[0].strides[1] != 1
+        even = channels % _LANES == 0 and channels >= 2 * _LANES
+        reordered = planes and not even and "avx512" in target.features
+        return super().settings(op, target) | ({"channels_last": True} if reordered else {})
 
 
 class Rows(Candidate):
@@ -39,3 +51,4 @@ class Rows(Candidate):
 
 
 GRADIENT: tuple[Candidate, ...] = (Rows(), Decomposed())
+NEIGHBOURS: tuple[Candidate, ...] = (Neighbours(),)

@@ -41,7 +41,7 @@ MAX_NESTING = 64
 ALIGN = 64
 
 # Tasks whose views may have arbitrary strides; all others access their tensors contiguously.
-STRIDED = frozenset({"matmul", "conv", "deconv", "pool", "reorder", "lrn", "resample", "rnn", "check"})
+STRIDED = frozenset({"matmul", "conv", "deconv", "pool", "reorder", "lrn", "rnn", "check"})
 BUFFERS = ("arena", "constant", "input", "output")
 NO_BLOCK = -1
 BLOCK_ATTRIBUTES = ("then_block", "else_block", "body_block")
