@@ -83,13 +83,16 @@ class CostTable:
 
     # GPUs: rows up to which the memory of the weights limits a product; smallest side and multiplications of products,
     # and of convolutions, for which copies to aligned rows pay off; results for which folding strides into channels
-    # does; elements that no cache holds until they are read again
+    # does; elements that no cache holds until they are read again; of long sums the pieces per thread, which hide the
+    # latency of memory, and the elements of a piece, more than there are sums to add afterwards (both not measured)
     few_rows: int = 64
     aligned_side: int = 256
     aligned_work: int = 1 << 29
     aligned_windows: int = 1 << 31
     folded_places: int = 1 << 16
     moments_elements: int = 1 << 18
+    pieces_per_thread: int = 4
+    piece_elements: int = 8
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> CostTable:

@@ -332,11 +332,12 @@ def _conv(d: Draw) -> Call:
     out = group * d.choice([1, 2])
     w = d.of(x.dtype, (out, x.shape[1] // group, *kernel))
     more = f"stride={d.integer(1, 2)}, padding={d.integer(0, 1)}, groups={group}"
-    return Call(
-        f"torch.nn.functional.conv2d({{0}}, {{1}}, {{2}}, {more})",
-        [x, w, d.of(x.dtype, (out,))],
-        noise=Noise.WINDOW,
-    )
+    return _convolved(d, "conv2d", x, w, out, more)
+
+
+def _convolved(d: Draw, name: str, x: Any, w: Any, out: int, more: str) -> Call:
+    text = f"torch.nn.functional.{name}({{0}}, {{1}}, {{2}}, {more})"
+    return Call(text, [x, w, d.of(x.dtype, (out,))], noise=Noise.WINDOW)
 
 
 @_add("max_pool2d avg_pool2d", 0.3)
@@ -354,11 +355,7 @@ def _other_conv(n: str, d: Draw) -> Call:
     kernel = [d.integer(1, min(3, m)) for m in x.shape[2:]]
     w = d.of(x.dtype, (out, x.shape[1], *kernel) if n == "conv1d" else (x.shape[1], out, *kernel))
     more = f"stride={d.integer(1, 2)}, padding={d.integer(0, 1)}, dilation={d.integer(1, 2)}"
-    return Call(
-        f"torch.nn.functional.{n}({{0}}, {{1}}, {{2}}, {more})",
-        [x, w, d.of(x.dtype, (out,))],
-        noise=Noise.WINDOW,
-    )
+    return _convolved(d, n, x, w, out, more)
 
 
 @_add("adaptive_avg_pool2d adaptive_max_pool2d", 0.2)

@@ -77,14 +77,21 @@ def _arg(n: AtenNode) -> Any:
     return n.shaped(n.op(type_, x, axis=axis, keepdims=False), n.out().shape)
 
 
+def _scalar(n: AtenNode, refused: str) -> list[Any]:
+    """The value and the place of a number alone; nothing for other tensors, of which bools are refused."""
+    desc = desc_of(n.arg("self"))
+    if not desc.rank:
+        return [n.op("Identity", n.arg("self")), n.filled(0, n.out(1))]
+    if desc.dtype == "bool":
+        raise Unsupported(refused)
+    return []
+
+
 @aten("max.dim", "min.dim")
 def _extreme_and_place(n: AtenNode) -> Any:
-    x = n.arg("self")
-    desc, axis = desc_of(x), axis_of(n)
-    if not desc.rank:
-        return [n.op("Identity", x), n.filled(0, n.out(1))]
-    if desc.dtype == "bool":
-        raise Unsupported("the place of a maximum of bools")
+    if alone := _scalar(n, "the place of a maximum of bools"):
+        return alone
+    x, axis = n.arg("self"), axis_of(n)
     biggest = n.type.startswith("max")
     place = n.op("ArgMax" if biggest else "ArgMin", x, axis=axis, keepdims=False)
     value = n.op("ReduceMax" if biggest else "ReduceMin", x, axes=[axis], keepdims=False)
@@ -224,25 +231,18 @@ def _running(n: AtenNode) -> Any:
 
 @aten("topk")
 def _topk(n: AtenNode) -> Any:
-    x = n.arg("self")
-    if not desc_of(x).rank:
-        return [n.op("Identity", x), n.filled(0, n.out(1))]
-    if desc_of(x).dtype == "bool":
-        raise Unsupported("the largest of bools")
-    found = n.op(
-        "TopK", x, k=int(n.arg("k")), axis=axis_of(n, default=-1), largest=bool(n.attrs.get("largest", True))
-    )
-    return list(found)
+    if alone := _scalar(n, "the largest of bools"):
+        return alone
+    largest = bool(n.attrs.get("largest", True))
+    return list(n.op("TopK", n.arg("self"), k=int(n.arg("k")), axis=axis_of(n, default=-1), largest=largest))
 
 
 @aten("sort")
 def _sort(n: AtenNode) -> Any:
     """Sorted stably, whether asked for or not."""
+    if alone := _scalar(n, "bools in order"):
+        return alone
     x = n.arg("self")
-    if not desc_of(x).rank:
-        return [n.op("Identity", x), n.filled(0, n.out(1))]
-    if desc_of(x).dtype == "bool":
-        raise Unsupported("bools in order")
     attrs: dict[str, Any] = {"axis": axis_of(n, default=-1), "descending": bool(n.arg("descending", False))}
     if desc_of(x).dtype in FLOATS and attrs["descending"]:
         raise Unsupported("NaN in descending order")

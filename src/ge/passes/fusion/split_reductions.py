@@ -11,13 +11,11 @@ from ge.ir.types import FLOATS, widened
 from ge.ir.values import desc_of
 from ge.ops.base import lookup
 from ge.passes.rewrite import RewritePass, Rewriter, Rule, attrs_of
+from ge.target import CostTable
 
 __all__ = ["SplitReductions"]
 
 _LANE = 8  # vectors run along the last kept axis
-# Bounds, not measured: several pieces per thread hide memory latency, and pieces are longer than their sums.
-_MORE_PIECES = 4
-_LEAST_LENGTH = 8
 
 
 def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -38,7 +36,9 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return None
     if len(axes) == 1:
         outer = (
-            _outer_extent(desc.shape[axes[0]], -(-enough // kept)) if r.options.target.kind == "cuda" else 0
+            _outer_extent(desc.shape[axes[0]], -(-enough // kept), r.options.target.measured)
+            if r.options.target.kind == "cuda"
+            else 0
         )
         inner = [axes[0] + 1] if outer else None
     else:
@@ -57,14 +57,15 @@ def _two_steps(r: Rewriter, node: ir.Node) -> ir.Value | None:
     return total if wide == desc.dtype else r.op("Cast", total, to=desc.dtype)
 
 
-def _outer_extent(extent: int, pieces: int) -> int:
+def _outer_extent(extent: int, pieces: int, costs: CostTable) -> int:
     """The number of pieces to split an axis into, a multiple of `pieces`; 0 if they would be short.
 
-    >>> _outer_extent(4096, 11), _outer_extent(4096, 300), _outer_extent(101, 2)
-    (64, 512, 0)
+    >>> table = CostTable(pieces_per_thread=4, piece_elements=8)
+    >>> [_outer_extent(extent, pieces, table) for extent, pieces in ((4096, 11), (4096, 300), (101, 2))]
+    [64, 512, 0]
     """
-    possible = [n for n in range(pieces, extent // _LEAST_LENGTH + 1) if extent % n == 0]
-    return next((n for n in possible if n >= _MORE_PIECES * pieces), max(possible, default=0))
+    possible = [n for n in range(pieces, extent // costs.piece_elements + 1) if extent % n == 0]
+    return next((n for n in possible if n >= costs.pieces_per_thread * pieces), max(possible, default=0))
 
 
 def _inner_axes(shape: tuple[int, ...], axes: list[int], kept: int, rows: int) -> list[int] | None:
