@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -220,13 +220,14 @@ class Tree:
         self.process.wait()
 
 
-def measure(trees: list[Tree], row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
-    """Times of both trees and how far their answers are apart."""
+def measure(pairs: Iterable[list[Tree]], row: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+    """Times of both trees and how far their answers are apart, from some rounds of each pair of processes."""
     times: list[list[float]] = [[], []]
-    old, new = (tree.first(row) for tree in trees)
-    for number in range(rounds):
-        for which in (0, 1) if number % 2 else (1, 0):
-            times[which].append(statistics.median(trees[which].burst(seconds)))
+    for trees in pairs:
+        old, new = (tree.first(row) for tree in trees)
+        for number in range(rounds):
+            for which in (0, 1) if number % 2 else (1, 0):
+                times[which].append(statistics.median(trees[which].burst(seconds)))
     ratios = sorted(before / after for before, after in zip(*times, strict=True))
     return {
         "before": statistics.median(times[0]),
@@ -236,6 +237,20 @@ def measure(trees: list[Tree], row: list[str], rounds: int, seconds: float) -> d
         "quartiles": [ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]],
         "error": relative_error(new, old),
     }
+
+
+def start(given: argparse.Namespace) -> list[Tree]:
+    """A process of each tree."""
+    return [Tree(given.before.resolve(), given, given.isa), Tree(ROOT, given)]
+
+
+def repeated(trees: list[Tree], given: argparse.Namespace) -> Iterator[list[Tree]]:
+    """The processes given, then as many new ones as asked for."""
+    yield trees
+    for _ in range(given.processes - 1):
+        close(trees)
+        trees[:] = start(given)
+        yield trees
 
 
 def close(trees: list[Tree]) -> None:
@@ -281,6 +296,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--burst", type=float, default=0.2)
     parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        help="fresh ones for each row, this many a tree: where memory lies differs from one to the next",
+    )
+    parser.add_argument(
         "--json", type=Path, help="keep the rows there; a later run goes on with those missing"
     )
     parser.add_argument("--quick", action="store_true", help="small models, few rounds")
@@ -299,10 +320,10 @@ def main() -> int:
         if title not in known:
             if served != row[0]:  # processes of their own for each kind
                 close(trees)
-                trees = [Tree(given.before.resolve(), given, given.isa), Tree(ROOT, given)]
-                served = row[0]
+                trees = start(given)
+                served = row[0] if given.processes == 1 else ""
             try:
-                known[title] = measure(trees, row, rounds, burst)
+                known[title] = measure(repeated(trees, given), row, rounds, burst)
             except (RowFailed, BrokenPipeError) as error:
                 console.print(f"{title}: {error}", style="red")
                 wrong.append(title)
