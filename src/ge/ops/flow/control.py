@@ -207,7 +207,7 @@ def repeat(
     Returns the final states and the stacked values.
     """
     if trip <= UNROLL_LIMIT:
-        return _unrolled(builder, trip, list(states), step)
+        return unroll(builder, trip, states, step)
     body = builder.subgraph("body")
     counter = body.input("step", (), "int64")
     going = body.input("going", (), "bool")
@@ -225,7 +225,11 @@ def repeat(
     return list(made[: len(states)]), list(made[len(states) :])
 
 
-def _unrolled(builder: GraphBuilder, trip: int, states: list[Any], step: Step) -> tuple[list[Any], list[Any]]:
+def unroll(
+    builder: GraphBuilder, trip: int, states: Sequence[Any], step: Step
+) -> tuple[list[Any], list[Any]]:
+    """As `repeat`, but every step is part of the graph, so that the states' shapes may change."""
+    states = list(states)
     rows: list[list[Any]] = []
     for index in range(trip):
         results, stacked = step(builder, builder.constant(index, dtype="int64"), states)

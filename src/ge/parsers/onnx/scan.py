@@ -67,10 +67,6 @@ _EXTENSIONS = {  # reasons for single operators of com.microsoft
         "quantise the model again, which writes MatMulNBits",
     ),
     "MaxpoolWithMask": ("ONNX Runtime documents it as internal, without a definition", "use MaxPool"),
-    "WhisperBeamSearch": (
-        "searches over an encoder and a decoder are not mapped",
-        "compile encoder and decoder apart and search in the application",
-    ),
 }
 _STRINGS = (
     "text is computed by the host, outside of branches, loops and functions",
