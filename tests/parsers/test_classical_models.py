@@ -243,3 +243,57 @@ def test_unknown_categories_are_an_error_where_the_encoder_says_so() -> None:
     np.testing.assert_array_equal(model(known), [[[1, 0]]])
     with pytest.raises(ge.GeError, match="none of the categories"):
         model(unknown)
+
+
+def tree_of(*nodes: tuple[str, int, float, int, int]) -> onnx.ModelProto:
+    """A tree of (mode, feature, value, true, false); a leaf weighs its value."""
+    modes, features, values, true, false = zip(*nodes, strict=True)
+    leaves = [i for i, mode in enumerate(modes) if mode == "LEAF"]
+    return one_node(
+        "TreeEnsembleRegressor", np.zeros((27, 3), np.float32), n_targets=1, nodes_modes=list(modes),
+        nodes_treeids=[0] * len(nodes), nodes_nodeids=list(range(len(nodes))), nodes_featureids=list(features),
+        nodes_values=[0.0 if m == "LEAF" else v for m, v in zip(modes, values, strict=True)],
+        nodes_truenodeids=list(true), nodes_falsenodeids=list(false),
+        target_treeids=[0] * len(leaves), target_nodeids=leaves, target_ids=[0] * len(leaves),
+        target_weights=[float(values[i]) for i in leaves],
+    )  # fmt: skip
+
+
+CHAIN = [
+    ("BRANCH_EQ", 0, 1.0, 3, 1),
+    ("BRANCH_EQ", 0, 2.0, 3, 2),
+    ("LEAF", 0, 10.0, 0, 0),
+    ("BRANCH_LEQ", 1, 1.0, 4, 5),
+    ("LEAF", 0, 20.0, 0, 0),
+    ("LEAF", 0, 30.0, 0, 0),
+]
+MESH = [
+    ("BRANCH_EQ", 0, 1.0, 3, 1),
+    ("BRANCH_EQ", 1, 2.0, 3, 2),
+    ("BRANCH_GT", 0, 3.0, 4, 3),
+    ("BRANCH_EQ", 1, 1.0, 4, 5),
+    ("BRANCH_EQ", 2, 2.0, 5, 6),
+    ("LEAF", 0, 10.0, 0, 0),
+    ("LEAF", 0, 20.0, 0, 0),
+]
+TESTS = {"BRANCH_EQ": np.equal, "BRANCH_LEQ": np.less_equal, "BRANCH_GT": np.greater}
+
+
+@pytest.mark.parametrize("nodes", [CHAIN, MESH])
+def test_branches_of_a_tree_may_meet_again(nodes: list[tuple[str, int, float, int, int]]) -> None:
+    """LightGBM writes a set of categories as a chain of tests that lead to the same child."""
+
+    def falls(row: np.ndarray, at: int) -> float:
+        mode, feature, value, true, false = nodes[at]
+        return value if mode == "LEAF" else falls(row, true if TESTS[mode](row[feature], value) else false)
+
+    values = np.float32([1, 2, 4])
+    x = np.stack(np.meshgrid(values, values, values), -1).reshape(-1, 3)
+    np.testing.assert_array_equal(ge.compile(tree_of(*nodes))(x)[:, 0], [falls(row, 0) for row in x])
+
+
+def test_a_tree_that_leads_back_is_refused() -> None:
+    branch = ("BRANCH_EQ", 0, 1.0)
+    model = tree_of((*branch, 1, 3), (*branch, 2, 3), (*branch, 1, 3), ("LEAF", 0, 1.0, 0, 0))
+    with pytest.raises(ge.GeError, match="leads back to its node 1"):
+        ge.compile(model)

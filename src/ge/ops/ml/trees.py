@@ -154,27 +154,21 @@ def _add_tree(
     """Lay a tree out level by level."""
     start = len(forest.rows)
     forest.roots.append(start)
-    level, depth, placed = [root], 0, {root}
+    forest.depths.append(_parted(nodes, root))
+    level = [root]
     order: list[int] = []
     child: dict[int, int] = {}  # position of the first child by key of the branch
     while level:
         following: list[int] = []
         children_at = len(order) + len(level)
         for key in level:
-            node = nodes.get(key)
-            if node is None:
-                raise Unsupported(f"a tree names node {key}, which it does not have", "check the model")
+            node = nodes[key]
             order.append(key)
             if node.mode == "LEAF" or node.copy_of is not None:
                 continue
             swapped = _tested(node)[2]
-            children = [node.false, node.true] if swapped else [node.true, node.false]
-            if not placed.isdisjoint(children) or children[0] == children[1]:
-                raise Unsupported("a tree whose branches meet again", "check the model")
-            placed.update(children)
             child[key] = children_at + len(following)
-            following += children
-        depth += bool(following)
+            following += [node.false, node.true] if swapped else [node.true, node.false]
         level = following
     for position, key in enumerate(order):
         node, first = nodes[key], len(forest.weights)
@@ -191,33 +185,57 @@ def _add_tree(
         for target, weight in given:
             forest.targets.append(target)
             forest.weights.append(weight)
-    forest.depths.append(depth)
+
+
+def _parted(nodes: dict[int, _Branch], root: int) -> int:
+    """Give every node one parent, and return the number of tests on the longest way down.
+
+    Where branches meet again (LightGBM's categories are chains of tests that share a child), all but one of them lead
+    to copies of the node, which share what is below it.
+    """
+    heights: dict[int, int] = {}
+    under_way: set[int] = set()
+    placed = {root}
+    stack = [(root, False)]
+    while stack:
+        key, below = stack.pop()
+        if key not in nodes:
+            raise Unsupported(f"a tree names node {key}, which it does not have", "check the model")
+        node = nodes[key]
+        node.copy_of = None  # it may be one in another tree
+        children = () if node.mode == "LEAF" else (node.true, node.false)
+        if below:
+            under_way.discard(key)
+            heights[key] = 1 + max((heights[c] for c in children), default=-1)
+        elif key in under_way:
+            raise Unsupported(f"a tree that leads back to its node {key}", "check the model")
+        elif key not in heights:
+            under_way.add(key)
+            stack += [(key, True), *((c, False) for c in children if c not in heights)]
+    shared: list[tuple[_Branch, str]] = []
+    for node in [nodes[key] for key in heights if nodes[key].mode != "LEAF"]:
+        for side in ("true", "false"):
+            child = getattr(node, side)
+            if child in placed:
+                shared.append((node, side))
+            placed.add(child)
+    for copied, (node, side) in enumerate(shared, max(nodes) + 1 if shared else 0):
+        child = getattr(node, side)
+        nodes[copied] = replace(nodes[child], copy_of=child)
+        setattr(node, side, copied)
+    return heights[root]
 
 
 def _expand_members(nodes: dict[int, _Branch], members: dict[int, list[float]]) -> None:
-    """Write tests for a set of values as chains of tests for one value each.
-
-    A child stands right beside the rest of its chain, so all but the last test of a chain lead to copies of the child,
-    which share what is below it. The last one is the deepest: levels are counted on its way.
-    """
+    """Write tests for a set of values as chains of tests for one value each, which share their child."""
     for key, values in members.items():
         node = nodes[key]
         for value in values[:-1]:
-            copied, rest = len(nodes), len(nodes) + 1
-            nodes[copied] = replace(nodes[node.true], copy_of=node.true)
+            rest = len(nodes)
             nodes[rest] = replace(node)
-            node.value, node.mode, node.true, node.false = value, "BRANCH_EQ", copied, rest
+            node.value, node.mode, node.false = value, "BRANCH_EQ", rest
             node = nodes[rest]
         node.value, node.mode = values[-1] if values else np.nan, "BRANCH_EQ"
-    for node in nodes.values():  # a child may have been a test for a set itself
-        if node.copy_of is not None:
-            original = nodes[node.copy_of]
-            node.feature, node.value, node.mode, node.missing = (
-                original.feature,
-                original.value,
-                original.mode,
-                original.missing,
-            )
 
 
 def _read(n: Node, prefix: str) -> tuple[_Forest, int]:
