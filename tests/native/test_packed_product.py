@@ -139,10 +139,13 @@ def test_special_elements(special: float, bits: int, dtype: str) -> None:
 
 SCRIPT = """
 import ge
-from tests.native.test_packed_product import CASES
+from tests.native.test_packed_product import CASES, test_special_elements
 for name in ("8 rows, zero points", "11 rows, groups of a lane", "8 bits, signed", "x rounded", "many rows"):
     case, implementation = CASES[name]
     case.check(implementation)
+for special in (3e38, float("-inf"), float("nan")):
+    test_special_elements(special, 4, "float32")
+    test_special_elements(special, 8, "bfloat16")
 """
 
 
