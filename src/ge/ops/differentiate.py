@@ -23,6 +23,7 @@ from ge.ir.types import FLOATS, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.base import NodeView, lookup
 from ge.ops.builder import GraphBuilder
+from ge.ops.math.derivatives import DERIVATIVES, OF_RESULT, derived, summed_to
 from ge.ops.math.reduce import normal_axes
 from ge.ops.plugins import Unsupported
 
@@ -151,12 +152,7 @@ class _Rules:
 
     def like(self, gradient: Any, value: ir.Value) -> Any:
         """A gradient summed over the axes along which the value was broadcast."""
-        shape, wide = desc_of(value).shape, desc_of(gradient).shape
-        if shape == wide:
-            return gradient
-        lead = len(wide) - len(shape)
-        axes = [*range(lead), *(i + lead for i, d in enumerate(shape) if d == 1 and wide[i + lead] != 1)]
-        return self.reshape(self.op("ReduceSum", gradient, axes=axes, keepdims=False), shape)
+        return summed_to(self.op, gradient, desc_of(value).shape)
 
     def reshape(self, value: Any, shape: Sequence[int]) -> Any:
         return value if desc_of(value).shape == tuple(shape) else self.op("Reshape", value, shape=list(shape))
@@ -201,38 +197,13 @@ def _written_out(*types: str) -> Callable[[Callable[[_Rules], Any]], Callable[[_
 
 # -- element by element ----------------------------------------------------------------------------------------
 
-_ROOT_PI = 2 / math.sqrt(math.pi)
-# The derivative of a function of one number, from its operand and its result.
+# The derivative of a function with attributes or bends, from its operand and its result.
 _SLOPES: dict[str, Callable[[_Rules, Any, Any], Any]] = {
-    "Abs": lambda r, x, y: r.op("Sign", x),
-    "Acos": lambda r, x, y: r.op("Neg", r.op("Rsqrt", r.op("Sub", 1.0, r.op("Square", x)))),
-    "Acosh": lambda r, x, y: r.op("Rsqrt", r.op("Sub", r.op("Square", x), 1.0)),
-    "Asin": lambda r, x, y: r.op("Rsqrt", r.op("Sub", 1.0, r.op("Square", x))),
-    "Asinh": lambda r, x, y: r.op("Rsqrt", r.op("Add", r.op("Square", x), 1.0)),
-    "Atan": lambda r, x, y: r.op("Reciprocal", r.op("Add", r.op("Square", x), 1.0)),
-    "Atanh": lambda r, x, y: r.op("Reciprocal", r.op("Sub", 1.0, r.op("Square", x))),
-    "Cos": lambda r, x, y: r.op("Neg", r.op("Sin", x)),
-    "Cosh": lambda r, x, y: r.op("Sinh", x),
-    "Erf": lambda r, x, y: r.mul(r.op("Exp", r.op("Neg", r.op("Square", x))), _ROOT_PI),
-    "Exp": lambda r, x, y: y,
-    "Expm1": lambda r, x, y: r.op("Add", y, 1.0),
     "Gelu": lambda r, x, y: r.op("GeluSlope", x, approximate=r.attrs["approximate"]),
     "HardSigmoid": lambda r, x, y: r.mul(_inside(r, y, 0.0, 1.0), float(r.attrs["alpha"])),
     "LeakyRelu": lambda r, x, y: _two(r, x, 1.0, float(r.attrs["alpha"])),
-    "Log": lambda r, x, y: r.op("Reciprocal", x),
-    "Log1p": lambda r, x, y: r.op("Reciprocal", r.op("Add", x, 1.0)),
     "Neg": lambda r, x, y: _filled(r.builder, x, -1.0),
-    "Reciprocal": lambda r, x, y: r.op("Neg", r.op("Square", y)),
     "Relu": lambda r, x, y: _two(r, x, 1.0, 0.0),
-    "Rsqrt": lambda r, x, y: r.mul(y, r.op("Square", y), -0.5),
-    "Sigmoid": lambda r, x, y: r.mul(y, r.op("Sub", 1.0, y)),
-    "Sin": lambda r, x, y: r.op("Cos", x),
-    "Sinh": lambda r, x, y: r.op("Cosh", x),
-    "Softplus": lambda r, x, y: r.op("Sigmoid", x),
-    "Sqrt": lambda r, x, y: r.op("Div", 0.5, y),
-    "Square": lambda r, x, y: r.mul(x, 2.0),
-    "Tan": lambda r, x, y: r.op("Add", r.op("Square", y), 1.0),
-    "Tanh": lambda r, x, y: r.op("Sub", 1.0, r.op("Square", y)),
     "ThresholdedRelu": lambda r, x, y: _two(r, x, 1.0, 0.0, float(r.attrs["alpha"])),
 }  # fmt: skip
 
@@ -251,6 +222,10 @@ def _inside(r: _Rules, y: Any, low: float | None, high: float | None) -> Any:
 
 for _type, _slope in _SLOPES.items():
     _RULES[_type] = lambda r, slope=_slope: r.mul(r.g, slope(r, r.x(), r.y))  # type: ignore[misc]
+for _type in DERIVATIVES:
+    _RULES[_type] = lambda r: derived(
+        r.op, r.node.op_type, r.g, r.y if r.node.op_type in OF_RESULT else r.x()
+    )
 
 
 @_rule("Elu", "Selu", "Celu")
@@ -273,9 +248,6 @@ def _clip(r: _Rules) -> Any:
 
 
 _written_out("Swish")(lambda r: r.mul(r.x(), r.op("Sigmoid", r.mul(r.x(), float(r.attrs["beta"])))))
-_written_out("Mish")(lambda r: r.mul(r.x(), r.op("Tanh", r.op("Softplus", r.x()))))
-_written_out("HardSwish")(lambda r: r.mul(r.x(), r.op("HardSigmoid", r.x(), alpha=1 / 6, beta=0.5)))
-_written_out("Softsign")(lambda r: r.op("Div", r.x(), r.op("Add", r.op("Abs", r.x()), 1.0)))
 _written_out("SquaredDifference")(lambda r: r.op("Square", r.op("Sub", r.x(), r.x(1))))
 _written_out("PRelu")(lambda r: r.op("Add", r.op("Relu", r.x()), r.mul(r.op("Minimum", r.x(), 0.0), r.x(1))))
 

@@ -8,6 +8,7 @@ from typing import Any
 import tbe
 from ge.ir.types import FLOATS, NUMBERS
 from ge.ops.base import Attr, Input, NodeView, register
+from ge.ops.math.derivatives import derived
 from ge.ops.math.elementwise import Unary
 from ge.ops.math.reduce import exact_float, widened
 from ge.ops.plugins import Node, Results, Unsupported, plugin, simple
@@ -325,14 +326,15 @@ _gradient("Relu6Grad", _relu6_gradient)
 _gradient("LeakyReluGrad", _leaky_relu_gradient)
 _gradient("EluGrad", _elu_gradient)
 _gradient("SeluGrad", _selu_gradient)
-_gradient("SoftplusGrad", lambda n, g, x: n.op("Mul", g, n.op("Sigmoid", x)))
-_gradient("SoftsignGrad", lambda n, g, x: n.op("Div", g, n.op("Square", n.op("Add", n.op("Abs", x), 1.0))))
+for _name in ("Softplus", "Softsign"):
+    _gradient(f"{_name}Grad", lambda n, g, x, type_=_name: derived(n.op, type_, g, x))  # type: ignore[misc]
 # Gradients of functions of x, as (y, gradient).
-_gradient("SigmoidGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, y), n.op("Sub", 1.0, y)))
-_gradient("TanhGrad", lambda n, y, g: n.op("Mul", g, n.op("Sub", 1.0, n.op("Square", y))))
-_pole_gradient("SqrtGrad", lambda n, y, g: n.op("Div", n.op("Mul", g, 0.5), y))
-_pole_gradient(
-    "RsqrtGrad", lambda n, y, g: n.op("Mul", n.op("Mul", g, -0.5), n.op("Mul", n.op("Square", y), y))
-)
-_pole_gradient("ReciprocalGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
-_pole_gradient("InvGrad", lambda n, y, g: n.op("Neg", n.op("Mul", g, n.op("Square", y))))
+for _name in ("Sigmoid", "Tanh"):
+    _gradient(f"{_name}Grad", lambda n, y, g, type_=_name: derived(n.op, type_, g, y))  # type: ignore[misc]
+for _name, _type in (
+    ("Sqrt", "Sqrt"),
+    ("Rsqrt", "Rsqrt"),
+    ("Reciprocal", "Reciprocal"),
+    ("Inv", "Reciprocal"),
+):
+    _pole_gradient(f"{_name}Grad", lambda n, y, g, type_=_type: derived(n.op, type_, g, y))

@@ -12,6 +12,7 @@ from ge.ir.types import FLOATS, INTS
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode, aten
 from ge.ops.aten_checks import divisor_of
+from ge.ops.math.derivatives import derived
 from ge.ops.math.elementwise import erfinv
 from ge.ops.plugins import Unsupported
 
@@ -373,16 +374,10 @@ def _threshold_backward(n: AtenNode) -> Any:
     return n.op("Select", below, 0, gradient)
 
 
-@aten("tanh_backward")
-def _tanh_backward(n: AtenNode) -> Any:
+@aten("tanh_backward", "sigmoid_backward")
+def _backward_of_result(n: AtenNode) -> Any:
     g, y = n.wide(n.arg("grad_output")), n.wide(n.arg("output"))
-    return n.back(n.op("Mul", g, n.op("Sub", 1, n.op("Square", y))))
-
-
-@aten("sigmoid_backward")
-def _sigmoid_backward(n: AtenNode) -> Any:
-    g, y = n.wide(n.arg("grad_output")), n.wide(n.arg("output"))
-    return n.back(n.op("Mul", g, n.op("Mul", n.op("Sub", 1, y), y)))
+    return n.back(derived(n.op, n.type.removesuffix("_backward").capitalize(), g, y))
 
 
 @aten("silu_backward")

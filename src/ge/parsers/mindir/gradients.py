@@ -7,6 +7,7 @@ from typing import Any
 
 from ge.ir.values import desc_of
 from ge.ops.image.resize import resize_gradient
+from ge.ops.math.derivatives import derived, summed_to
 from ge.ops.plugins import Unsupported
 from ge.parsers.mindir.layers import REDUCTIONS, channel_axis, one_hot, plain
 from ge.parsers.mindir.node import MsNode, as_aten, primitive
@@ -110,15 +111,6 @@ def _softplus_grad(n: MsNode) -> Any:
     return n.op("Mul", n.tensor("dy"), n.op("Sigmoid", scaled))
 
 
-@primitive("HSwishGrad", "dy x")
-def _hswish_grad(n: MsNode) -> Any:
-    dy, x = n.tensor("dy"), n.tensor("x")
-    slope = n.op("Add", n.op("Mul", x, _number(n, 1 / 3, x)), _number(n, 0.5, x))
-    one = n.spread(_number(n, 1, x), desc_of(x).shape)
-    slope = n.op("Select", n.op("Less", x, _number(n, 3, x)), slope, one)
-    return n.op("Mul", dy, _where(n, n.op("Greater", x, _number(n, -3, x)), slope))
-
-
 @primitive("HSigmoidGrad", "dy x")
 def _hsigmoid_grad(n: MsNode) -> Any:
     dy, x = n.tensor("dy"), n.tensor("x")
@@ -132,63 +124,27 @@ def _shrink_grad(n: MsNode) -> Any:
     return _where(n, n.op("Greater", n.op("Abs", x), _number(n, edge, x)), n.tensor("dy"))
 
 
-@primitive("MishGradExt", "dy x")
-def _mish_grad(n: MsNode) -> Any:
-    """tanh(softplus(x)) + x * sigmoid(x) * (1 - tanh(softplus(x))²)."""
-    x = n.tensor("x")
-    t = n.op("Tanh", n.op("Softplus", x))
-    rest = n.op("Sub", _number(n, 1, x), n.op("Square", t))
-    slope = n.op("Add", t, n.op("Mul", n.op("Mul", x, n.op("Sigmoid", x)), rest))
-    return n.op("Mul", n.tensor("dy"), slope)
-
-
 @primitive("LogSigmoidGrad", "dy x buffer")
 def _log_sigmoid_grad(n: MsNode) -> Any:
     return n.op("Mul", n.tensor("dy"), n.op("Sigmoid", n.op("Neg", n.tensor("x"))))
 
 
-@primitive("AbsGrad", "x dy")
-def _abs_grad(n: MsNode) -> Any:
-    return n.op("Mul", n.tensor("dy"), n.op("Sign", n.tensor("x")))
+def _declare_derivative(names: str, signature: str, type_: str) -> None:
+    primitive(names, signature)(lambda n: derived(n.op, type_, n.tensor("dy"), n.tensor("value")))
 
 
-@primitive("SqrtGrad", "y dy")
-def _sqrt_grad(n: MsNode) -> Any:
-    y, dy = n.tensor("y"), n.tensor("dy")
-    return n.op("Div", n.op("Mul", dy, _number(n, 0.5, dy)), y)
-
-
-@primitive("RsqrtGrad", "y dy")
-def _rsqrt_grad(n: MsNode) -> Any:
-    y, dy = n.tensor("y"), n.tensor("dy")
-    cubed = n.op("Mul", n.op("Square", y), y)
-    return n.op("Mul", n.op("Mul", dy, cubed), _number(n, -0.5, dy))
-
-
-@primitive("ReciprocalGrad InvGrad", "y dy")
-def _reciprocal_grad(n: MsNode) -> Any:
-    return n.op("Neg", n.op("Mul", n.tensor("dy"), n.op("Square", n.tensor("y"))))
-
-
-def _of_square(n: MsNode, sign: float, one: float) -> Any:
-    """one + sign * x²."""
-    x = n.tensor("x")
-    return n.op("Add", n.op("Mul", n.op("Square", x), _number(n, sign, x)), _number(n, one, x))
-
-
-@primitive("AsinGrad", "x dy")
-def _asin_grad(n: MsNode) -> Any:
-    return n.op("Mul", n.tensor("dy"), n.op("Rsqrt", _of_square(n, -1, 1)))
-
-
-@primitive("ACosGrad", "x dy")
-def _acos_grad(n: MsNode) -> Any:
-    return n.op("Neg", n.op("Mul", n.tensor("dy"), n.op("Rsqrt", _of_square(n, -1, 1))))
-
-
-@primitive("AtanGrad", "x dy")
-def _atan_grad(n: MsNode) -> Any:
-    return n.op("Div", n.tensor("dy"), _of_square(n, 1, 1))
+for _names, _type in (
+    ("AbsGrad", "Abs"),
+    ("ACosGrad", "Acos"),
+    ("AsinGrad", "Asin"),
+    ("AtanGrad", "Atan"),
+    ("ReciprocalGrad InvGrad", "Reciprocal"),
+    ("RsqrtGrad", "Rsqrt"),
+    ("SqrtGrad", "Sqrt"),
+):
+    _declare_derivative(_names, "value dy", _type)
+for _names, _type in (("HSwishGrad", "HardSwish"), ("MishGradExt", "Mish")):
+    _declare_derivative(_names, "dy value", _type)
 
 
 @primitive("AsinhGrad", "y dy")
@@ -218,16 +174,6 @@ def _log_softmax_grad(n: MsNode) -> Any:
     return n.op("Sub", dy, n.op("Mul", n.op("Exp", y), total))
 
 
-def _summed_to(n: MsNode, value: Any, shape: tuple[int, ...]) -> Any:
-    """The sum of a gradient over the axes in which an operand was repeated."""
-    own = desc_of(value).shape
-    lead = len(own) - len(shape)
-    axes = [a for a in range(len(own)) if a < lead or (shape[a - lead] == 1 and own[a] != 1)]
-    if axes:
-        value = n.op("ReduceSum", value, axes=axes, keepdims=False)
-    return n.shaped(value, shape)
-
-
 @primitive("MaximumGrad MinimumGrad", "x y dout grad_x=True grad_y=True")
 def _extreme_grad(n: MsNode) -> Any:
     """To the operand that was taken; to the first of two equal ones."""
@@ -236,7 +182,7 @@ def _extreme_grad(n: MsNode) -> Any:
     first = n.op("GreaterEqual" if n.type == "MaximumGrad" else "LessEqual", x, y)
     first = n.spread(first, shape)
     parts = (_where(n, first, dy), _where(n, n.op("Not", first), dy))
-    return [_summed_to(n, p, desc_of(v).shape) for p, v in zip(parts, (x, y), strict=True)]
+    return [summed_to(n.op, p, desc_of(v).shape) for p, v in zip(parts, (x, y), strict=True)]
 
 
 @primitive("BiasAddGrad", "dout data_format='NCHW'")

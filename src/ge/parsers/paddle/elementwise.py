@@ -7,6 +7,7 @@ from typing import Any
 from ge.ir.types import FLOATS, INTS, TensorDesc
 from ge.ir.values import desc_of
 from ge.ops.aten import promoted
+from ge.ops.math.derivatives import derived
 from ge.ops.plugins import Unsupported
 from ge.parsers.paddle.node import PaddleNode, paddle
 
@@ -451,10 +452,6 @@ def _clip_grad(n: PaddleNode) -> Any:
     return n.op("Select", inside, g, n.constant(0, dtype))
 
 
-def _times(n: PaddleNode, gradient: Any, slope: Any) -> Any:
-    return n.op("Mul", gradient, slope)
-
-
 # Gradients that read the result: (result, gradient) -> the gradient by the operand.
 @paddle("relu_grad")
 def _relu_grad(n: PaddleNode) -> Any:
@@ -479,69 +476,27 @@ def _tanh_grad(n: PaddleNode) -> Any:
     return n.same("tanh_backward", grad_output=n.inputs[1], output=n.inputs[0])
 
 
-@paddle("exp_grad")
-def _exp_grad(n: PaddleNode) -> Any:
-    return _times(n, n.inputs[1], n.inputs[0])
+def _declare_derivative(name: str, type_: str) -> None:
+    """The operand or the result, then the gradient."""
+    paddle(f"{name}_grad")(lambda n: derived(n.op, type_, n.inputs[1], n.inputs[0]))
 
 
-@paddle("expm1_grad")
-def _expm1_grad(n: PaddleNode) -> Any:
-    return _times(n, n.inputs[1], n.op("Add", n.inputs[0], n.constant(1, n.like().dtype)))
-
-
-@paddle("sqrt_grad")
-def _sqrt_grad(n: PaddleNode) -> Any:
-    return n.op("Div", n.op("Mul", n.inputs[1], n.constant(0.5, n.like().dtype)), n.inputs[0])
-
-
-@paddle("rsqrt_grad")
-def _rsqrt_grad(n: PaddleNode) -> Any:
-    out, g = n.inputs[:2]
-    cubed = n.op("Mul", n.op("Mul", out, out), out)
-    return _times(n, g, n.op("Mul", cubed, n.constant(-0.5, n.like().dtype)))
-
-
-@paddle("reciprocal_grad")
-def _reciprocal_grad(n: PaddleNode) -> Any:
-    return n.op("Neg", _times(n, n.inputs[1], n.op("Square", n.inputs[0])))
-
-
-# Gradients that read the operand: (operand, gradient).
-@paddle("abs_grad")
-def _abs_grad(n: PaddleNode) -> Any:
-    return _times(n, n.inputs[1], n.op("Sign", n.inputs[0]))
-
-
-@paddle("square_grad")
-def _square_grad(n: PaddleNode) -> Any:
-    return _times(n, n.op("Mul", n.inputs[1], n.constant(2, n.like().dtype)), n.inputs[0])
-
-
-@paddle("log_grad")
-def _log_grad(n: PaddleNode) -> Any:
-    return n.op("Div", n.inputs[1], n.inputs[0])
-
-
-@paddle("log1p_grad")
-def _log1p_grad(n: PaddleNode) -> Any:
-    return n.op("Div", n.inputs[1], n.op("Add", n.inputs[0], n.constant(1, n.like().dtype)))
-
-
-@paddle("sin_grad")
-def _sin_grad(n: PaddleNode) -> Any:
-    return _times(n, n.inputs[1], n.op("Cos", n.inputs[0]))
-
-
-@paddle("cos_grad")
-def _cos_grad(n: PaddleNode) -> Any:
-    return n.op("Neg", _times(n, n.inputs[1], n.op("Sin", n.inputs[0])))
-
-
-@paddle("erf_grad")
-def _erf_grad(n: PaddleNode) -> Any:
-    x, g = n.inputs[:2]
-    bell = n.op("Exp", n.op("Neg", n.op("Square", x)))
-    return _times(n, g, n.op("Mul", bell, n.constant(1.1283791670955126, n.like().dtype)))
+for _name in (
+    "abs",
+    "cos",
+    "erf",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "square",
+):
+    _declare_derivative(_name, _name.capitalize())
+_declare_derivative("hardswish", "HardSwish")
 
 
 @paddle("gelu_grad")
@@ -575,17 +530,6 @@ def _elu_grad(n: PaddleNode) -> Any:
     return n.op("Select", n.op("Greater", x, n.constant(0, dtype)), g, falling)
 
 
-@paddle("hardswish_grad")
-def _hardswish_grad(n: PaddleNode) -> Any:
-    x, g = n.inputs[:2]
-    dtype = n.like().dtype
-    number = lambda v: n.constant(v, dtype)  # noqa: E731
-    slope = n.op("Add", n.op("Mul", x, number(1 / 3)), number(0.5))
-    below = n.op("LessEqual", x, number(-3))
-    inner = n.op("Select", n.op("Less", x, number(3)), _times(n, g, slope), g)
-    return n.op("Select", below, number(0), inner)
-
-
 @paddle("hardsigmoid_grad")
 def _hardsigmoid_grad(n: PaddleNode) -> Any:
     out, g = n.inputs[:2]
@@ -600,12 +544,12 @@ def _softplus_grad(n: PaddleNode) -> Any:
     dtype = n.like().dtype
     scaled = n.op("Mul", x, n.constant(n.attr("beta"), dtype))
     steep = n.op("Greater", scaled, n.constant(n.attr("threshold"), dtype))
-    return n.op("Select", steep, g, _times(n, g, n.op("Sigmoid", scaled)))
+    return n.op("Select", steep, g, n.op("Mul", g, n.op("Sigmoid", scaled)))
 
 
 @paddle("logsigmoid_grad")
 def _logsigmoid_grad(n: PaddleNode) -> Any:
-    return _times(n, n.inputs[1], n.op("Sigmoid", n.op("Neg", n.inputs[0])))
+    return n.op("Mul", n.inputs[1], n.op("Sigmoid", n.op("Neg", n.inputs[0])))
 
 
 @paddle("assign_grad")

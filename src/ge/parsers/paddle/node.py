@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ge.ir.types import TensorDesc, numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.aten import AtenNode
+from ge.ops.math.derivatives import summed_to
 from ge.ops.plugins import Unsupported, plugin
 from ge.parsers.aten.parser import Call, Emitter
 from ge.parsers.paddle.program import Operation
@@ -64,13 +65,7 @@ class PaddleNode(AtenNode):
 
     def sum_to(self, value: Any, desc: TensorDesc) -> Any:
         """A gradient summed over the axes that broadcasting added."""
-        shape = desc_of(value).shape
-        lead = len(shape) - desc.rank
-        axes = [*range(lead)]
-        axes += [lead + i for i, d in enumerate(desc.shape) if d == 1 and shape[lead + i] != 1]
-        if axes:
-            value = self.op("ReduceSum", value, axes=axes, keepdims=False)
-        return self.shaped(value, desc.shape)
+        return summed_to(self.op, value, desc.shape)
 
 
 def axis_of(axis: int, rank: int) -> int:
