@@ -436,10 +436,18 @@ def _grown(storage: Any, nbytes: int) -> Any:
 # -- operators with kernels of their own ---------------------------------------------------------------------------
 
 
+def _refuse_pinning(pin_memory: bool | None) -> None:
+    if pin_memory:
+        raise RuntimeError(
+            "Only dense CPU tensors can be pinned: pin_memory=True is not for tensors on device npu. Leave it out."
+        )
+
+
 def _empty(
     size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
     memory_format: Any = None,
 ) -> torch.Tensor:  # fmt: skip
+    _refuse_pinning(pin_memory)
     form = memory_format or torch.contiguous_format
     return made_npu(torch.empty(size, dtype=dtype, memory_format=form, device="cpu"), _slot(device))
 
@@ -448,6 +456,7 @@ def _empty_strided(
     size: list[int], stride: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None,
 ) -> torch.Tensor:  # fmt: skip
+    _refuse_pinning(pin_memory)
     return made_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), _slot(device))
 
 
@@ -455,6 +464,7 @@ def _zeros(
     size: list[int], *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> torch.Tensor:
     """Zeros that are written out: a tensor without memory cannot be read by the host's kernels."""
+    _refuse_pinning(pin_memory)
     return made_npu(torch.zeros(size, dtype=dtype, device="cpu"), _slot(device))
 
 

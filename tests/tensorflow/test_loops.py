@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_adapter
 from npu_runtime import tensorflow as native
-from tests.tensorflow.comparing import CPU, NPU, equal
+from tests.tensorflow.comparing import CPU, NPU, equal, same
 from tf_adapter import functions
 
 BATCHES = 12
@@ -231,6 +231,18 @@ def test_recurrent_layers_keep_a_batch_of_one_row_first(kind: str) -> None:
         wanted = layer(tf.constant(x))
     assert found.shape == wanted.shape == (1, 3, 1)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+@pytest.mark.parametrize("parallel", [1, 10])
+def test_gradients_of_maps_over_few_rows_or_none(rows: int, parallel: int) -> None:
+    def step(x: Any, w: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            total = tf.reduce_sum(tf.map_fn(lambda r: tf.sin(r * w), x, parallel_iterations=parallel))
+        return tape.gradient(total, [x, w])
+
+    same(step, tf.ones((rows, 2)), tf.constant([2.0, 3.0]), autograph=False)
 
 
 _BODIES: dict[str, Callable[[Any], Any]] = {

@@ -6,6 +6,7 @@ import copy
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -495,3 +496,22 @@ def test_a_mode_does_not_see_what_a_copy_into_an_attribute_calls() -> None:
     with Mode():
         z.real = x
     assert z.tolist() == [1, 1, 1] and torch.Tensor.is_nested.__get__ not in seen  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: torch.empty(2, **o),
+        lambda **o: torch.zeros(2, **o),
+        lambda **o: torch.full((2,), 3.0, **o),
+        lambda **o: torch.rand(2, **o),
+        lambda **o: torch.arange(3, **o),
+        lambda **o: torch.eye(2, **o),
+        lambda **o: torch.empty_strided((2,), (1,), **o),
+        lambda **o: torch.empty((1,), device=o["device"]).new_zeros((2,), **o),
+    ],
+)
+def test_factories_of_the_device_refuse_pinned_memory(make: Callable[..., torch.Tensor]) -> None:
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        make(pin_memory=True, device="npu")
+    assert make(pin_memory=False, device="npu").device.type == "npu"

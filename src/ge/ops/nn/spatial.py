@@ -271,8 +271,7 @@ def tf_window(
     dilations = _spatial_entries(n, holes, axes, rank, "dilations")
     padding = n.attr("padding", "VALID")
     if padding == "EXPLICIT":
-        pads = list(n.attr("explicit_paddings", []))
-        begin, end = tuple(pads[2 * a] for a in axes), tuple(pads[2 * a + 1] for a in axes)
+        begin, end = _explicit_pads(n, kernel, axes)
     elif padding == "SAME":
         begin, end = same_pads(kernel, sizes, moves, dilations)
     elif padding == "VALID":
@@ -280,6 +279,23 @@ def tf_window(
     else:
         raise Unsupported(f"the padding {padding!r} of {n.type} is unknown")
     return Window(tuple(kernel), moves, dilations, begin, end)
+
+
+def _explicit_pads(
+    n: Node, kernel: Sequence[int], axes: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The given borders, where TensorFlow takes them: none of batch or channels, for maxima less than a window."""
+    pads = list(n.attr("explicit_paddings", []))
+    if len(pads) != 2 * (len(kernel) + 2):
+        raise Unsupported(f"explicit_paddings {pads} of {n.type} need two numbers for each axis")
+    if any(pad for i, pad in enumerate(pads) if i // 2 not in axes):
+        raise Unsupported(f"explicit_paddings {pads} of {n.type} reach over batch or channels")
+    begin, end = tuple(pads[2 * a] for a in axes), tuple(pads[2 * a + 1] for a in axes)
+    if n.type.startswith("MaxPool") and any(max(b) >= k for k, *b in zip(kernel, begin, end, strict=True)):
+        raise Unsupported(
+            f"explicit_paddings {pads} of {n.type} are not smaller than its window {list(kernel)}"
+        )
+    return begin, end
 
 
 def _spatial_entries(

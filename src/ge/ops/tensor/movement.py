@@ -750,11 +750,25 @@ def _padded(n: Node, x: Any, low: list[int], high: list[int], value: float) -> A
 
 @plugin(tensorflow="Reshape")
 def _reshape_tf(n: Node) -> Results:
+    target = n.ints(1, "shape")
+    if _leaves_open(n.desc(), target):
+        return n.inputs[0]  # type: ignore[return-value]
     try:
-        shape = resolved_shape(n.desc(), n.ints(1, "shape"), zero_copies=False)
+        shape = resolved_shape(n.desc(), target, zero_copies=False)
     except ValueError as error:
         raise Unsupported(str(error)) from error
     return reshaped(n, n.inputs[0], shape)
+
+
+def _leaves_open(desc: TensorDesc, target: Sequence[int]) -> bool:
+    """True if -1 could be any number, as no element is there, and x has such a shape: TensorFlow's graphs keep it.
+
+    >>> _leaves_open(TensorDesc((0, 0), "float32"), [-1, 0]), _leaves_open(TensorDesc((0, 2), "float32"), [-1, 0])
+    (True, False)
+    """
+    if -1 not in target or 0 not in target or len(target) != desc.rank:
+        return False
+    return all(d in (-1, size) for d, size in zip(target, desc.shape, strict=True))
 
 
 @plugin(tensorflow="Squeeze")

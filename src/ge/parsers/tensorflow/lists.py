@@ -211,11 +211,13 @@ class Popped(ListValue):
         if self.repeated is not None:
             return self.repeated
         assert self.base is not None
+        if not self.count:
+            raise Unsupported("a loop takes items from an empty list")
         if self.length is not None:
             last = b.op("Sub", b.op("Sub", self.length, np.int64(1)), self.iteration)
             return b.op("Gather", self.base, last, axis=0)
         known = constant_of(self.base)
-        if known is not None and len(known) and (known == known[:1]).all():  # the same in every step
+        if known is not None and (known == known[:1]).all():  # the same in every step
             return b.constant(known[0])
         if known is not None and known.ndim == 1 and (np.diff(known) == 1).all():  # one less in every step
             value = b.op("Sub", np.int64(known[-1]), self.iteration)
