@@ -118,6 +118,29 @@ def test_a_program_runs_with_the_batch_that_is_given(tmp_path: Path) -> None:
         np.testing.assert_allclose(model(x), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "slope"),
+    [
+        ("sqrt", lambda y: 0.5 / y),
+        ("exp", lambda y: y),
+        ("reciprocal", lambda y: -(y**2)),
+        ("log1p", lambda x: 1 / (x + 1)),
+        ("square", lambda x: 2 * x),
+        ("hardswish", lambda x: np.where(np.abs(x) < 3, x / 3 + 0.5, x > 0)),
+    ],
+)
+def test_gradients_read_the_operand_or_the_result_and_then_the_gradient(
+    name: str, slope: Any, tmp_path: Path
+) -> None:
+    writer = Writer()
+    value, gradient = writer.input("value", [2, 3]), writer.input("gradient", [2, 3])
+    writer.fetch(writer.op(f"1.{name}_grad", [value, gradient], [2, 3]), [2, 3])
+    given = np.array([[0.5, 1, 2], [2.9, 3, 4]], np.float32)
+    g = np.array([[1, -2, 3], [0.5, 1, 7]], np.float32)
+    found = ge.compile(writer.save(tmp_path))(given, g)
+    np.testing.assert_allclose(found, g * slope(given), rtol=1e-5)
+
+
 def test_all_unmapped_operators_are_named_at_once(tmp_path: Path) -> None:
     writer = Writer()
     x = writer.input("x", [2, 3])
