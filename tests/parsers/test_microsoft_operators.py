@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -58,7 +59,7 @@ def model_of(
         port.type.Clear()
     graph = helper.make_graph([node], "net", inputs, ports, stored)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def both(model: onnx.ModelProto, operands: Sequence[Operand]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -427,6 +428,20 @@ def test_quantised_tables() -> None:
         Fixed(np.abs(real(6, 2))),
     ]
     check("GatherBlockQuantized", operands, block_size=16, quantize_axis=1, gather_axis=0, bits=4)
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("middle", [False, True])
+def test_quantised_tables_of_narrow_types(kind: str, axis: int, middle: bool) -> None:
+    lowest, shape = -8 if kind == "int4" else 0, (20, 40)
+    blocks = tuple(-(-size // 16) if i == axis else size for i, size in enumerate(shape))
+    table, zeros = (
+        RNG.integers(lowest, lowest + 16, s).astype(getattr(ml_dtypes, kind)) for s in (shape, blocks)
+    )
+    operands = [Fixed(table), np.asarray([[0, 5], [2, 2]], np.int64), Fixed(np.abs(real(*blocks)))]
+    operands += [Fixed(zeros)] if middle else []
+    check("GatherBlockQuantized", operands, block_size=16, quantize_axis=axis, gather_axis=1 - axis)
 
 
 def test_an_lstm_with_weights_of_8_bits() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ge.ir import facts
 from ge.ir.types import numpy_dtype
 from ge.ir.values import desc_of
 from ge.ops.microsoft.fused import embedded
@@ -257,14 +258,19 @@ def _gather_quantised(n: Node) -> Results:
     """Rows of a table that is stored in few bits; the table is dequantised when the model is compiled."""
     data, scales = n.const(0, "data"), n.const(2, "the scales")
     bits, block = int(n.attr("bits", 4)), int(n.attr("block_size", 128))
-    if data.dtype != np.uint8:
-        raise Unsupported(f"GatherBlockQuantized of {data.dtype}", "use uint8 data")
-    levels = unpacked(data, bits).astype(np.float32)
+    narrow = facts.narrow(n.inputs[0])  # int4 or uint4; levels of plain bytes are packed
+    if data.dtype != np.uint8 and narrow != "int4":
+        raise Unsupported(f"GatherBlockQuantized of {data.dtype}", "use int4, uint4 or uint8 data")
+
+    def levels_of(stored: np.ndarray) -> np.ndarray:
+        return np.asarray(stored if narrow else unpacked(stored, bits), np.float32)
+
+    levels = levels_of(data)
     axis = int(n.attr("quantize_axis", 1)) % levels.ndim
-    zero: Any = np.float32(1 << (bits - 1))
+    zero: Any = np.float32(0 if narrow else 1 << (bits - 1))
     if n.input(3) is not None:
-        zero = unpacked(n.const(3, "the zero points"), bits).astype(np.float32)
-        zero = np.repeat(zero, block, axis=axis).take(range(levels.shape[axis]), axis=axis)
+        zero = np.repeat(levels_of(n.const(3, "the zero points")), block, axis=axis)
+        zero = zero.take(range(levels.shape[axis]), axis=axis)
     step = np.repeat(scales.astype(np.float32), block, axis=axis).take(range(levels.shape[axis]), axis=axis)
     table = ((levels - zero) * step).astype(scales.dtype)
     gather_axis = int(n.attr("gather_axis", 0))

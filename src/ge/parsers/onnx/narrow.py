@@ -1,7 +1,7 @@
 """ONNX's narrow element types (8-bit and 4-bit floats, 4-bit and 2-bit integers), kept in bytes.
 
 A value of such a type is stored as int8 (signed integers) or uint8 (unsigned integers, codes of floats) and
-remembers its type (`facts.narrow`). Only conversions, quantisation and movements take such values.
+remembers its type (`facts.narrow`). Only conversions, quantisation, movements and tables of levels take such values.
 
 A value of type "string" holds the 64-bit identifiers of strings (`ge.interface.strings`), which are moved, compared and
 looked up like any number.
@@ -100,7 +100,15 @@ MOVES = frozenset(
         "Unsqueeze",
     }
 )
-TAKES_NARROW = MOVES | {"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "Shape", "Size"}
+TAKES_NARROW = MOVES | {
+    "Cast",
+    "CastLike",
+    "DequantizeLinear",
+    "GatherBlockQuantized",
+    "QuantizeLinear",
+    "Shape",
+    "Size",
+}
 
 # The same for strings, with the input whose type the result has.
 TEXT_MOVES = {
