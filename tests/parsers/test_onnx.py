@@ -423,6 +423,31 @@ def test_a_loop_whose_shapes_change_is_unrolled() -> None:
     assert interpret(graph, [np.ones(1, np.float32)])[0].shape == (8,)
 
 
+WHILE = """g (float[4,3] x) => (float[N,3] y) {{
+    z = Constant <value = int64 {{0}}> ()  t = Constant <value = bool {{1}}> ()
+    last, y = Loop ({trip}, t, z) <body = b (int64 i, bool c, int64 k) => (bool c2, int64 k2, float[3] o) {{
+        one = Constant <value = int64 {{1}}> ()  four = Constant <value = int64 {{4}}> ()
+        axis = Constant <value = int64[1] {{0}}> ()  k2 = Add(k, one)  c2 = {condition}
+        from = Unsqueeze(k, axis)  to = Unsqueeze(k2, axis)
+        row = Slice(x, from, to, axis)  o0 = Squeeze(row, axis)  o = Neg(o0) }}>
+}}"""
+
+
+@pytest.mark.parametrize("trip", ["", "many"])
+def test_a_loop_that_ends_at_a_known_step_is_unrolled(trip: str) -> None:
+    """tf2onnx writes loops over the rows of a tensor without a count, and their parts decide shapes."""
+    proto = model(WHILE.format(trip=trip, condition="Less(k2, four)"))
+    if trip:
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(1 << 62), trip))
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_array_equal(run(proto, {"x": x})[0], -x)
+
+
+def test_a_loop_that_does_not_end_is_refused() -> None:
+    with pytest.raises(UnsupportedOperatorsError, match="decides a shape"):
+        parse(model(WHILE.format(trip="", condition="Identity(c)")))
+
+
 @pytest.mark.parametrize("steps", [3, 20])
 def test_a_scan_runs_over_its_steps_forwards_and_backwards(steps: int) -> None:
     text = f"""g (float[2] s, float[{steps},2] x) => (float[2] last, float[{steps},2] y) {{

@@ -310,22 +310,24 @@ def _tensors(values: Sequence[Any]) -> Sequence[Any]:
 
 @plugin(onnx="Loop")
 def _loop(n: Node) -> Results:
-    """With fixed shapes it stays a loop; if shapes change or sequences are carried, a known count is unrolled."""
+    """With fixed shapes it stays a loop; if shapes change or sequences are carried, it is unrolled.
+
+    An unrolled loop has a known count, or a condition that is constant in every step (a counter against a size).
+    """
     trip, condition = constant_of(n.input(0)), constant_of(n.input(1))
     count = None if trip is None else int(trip.reshape(-1)[0])
     if condition is not None and not condition.reshape(-1)[0]:
         count = 0
     if count == 0:
         return _no_steps(n)
-    unknown = n.input(0) if count is None else n.input(1) if condition is None else None
-    if unknown is not None or count is None or count > MAX_UNROLLED:
-        return _only_rolled(n, count, unknown)
-    found = n.parser.attempt(lambda: _rolled_loop(n, count))
-    return found if found is not None else _unrolled_loop(n, count)
-
-
-def _only_rolled(n: Node, count: int | None, unknown: Any) -> Results:
-    """A loop that cannot be unrolled, because `unknown` is not constant."""
+    unknown = next((n.input(i) for i, known in enumerate((trip, condition)) if known is None), None)
+    if unknown is None:
+        found = n.parser.attempt(lambda: _rolled_loop(n, count))
+        if found is None and count is not None and count <= MAX_UNROLLED:
+            return _unrolled_loop(n, count)
+        found = n.parser.attempt(lambda: _unrolled_loop(n, count)) if found is None else found
+        if found is not None:
+            return found
     try:
         return _rolled_loop(n, count)
     except Unsupported as error:
@@ -377,11 +379,11 @@ def _rolled_loop(n: Node, count: int | None) -> Results:
         raise Unsupported(error.cause, error.remedy) from error
 
 
-def _unrolled_loop(n: Node, count: int) -> Results:
+def _unrolled_loop(n: Node, count: int | None) -> Results:
     graph, states = n.attr("body"), list(n.inputs[2:])
     rows: list[list[Any]] = []
     going: Any = n.builder.constant(True)
-    for step in range(count):
+    for step in range(min(count or MAX_UNROLLED, MAX_UNROLLED)):
         counter = n.builder.constant(step, dtype="int64")
         args = [_bound(counter, graph.input[0], n.builder), _bound(going, graph.input[1], n.builder), *states]
         results = n.parser.body(graph, n.builder, args)
@@ -395,6 +397,9 @@ def _unrolled_loop(n: Node, count: int) -> Results:
         going = results[0]
         if not known.reshape(-1)[0]:
             break
+    else:
+        if count is None or count > MAX_UNROLLED:
+            raise Unsupported(f"a loop whose shapes change takes more than {MAX_UNROLLED} steps")
     columns = list(zip(*rows, strict=True))
     return [*states, *(c[0] if len(c) == 1 else n.op("Concat", *c, axis=0) for c in columns)]
 
