@@ -82,11 +82,11 @@ class OutOfMemoryError(GeError):
 class OpenSizesError(GeError):
     """The options do not specify sizes that a model's inputs leave open.
 
-    inputs: all inputs with -1 for open sizes; None if not even the rank is known.
+    inputs: all inputs with -1 for open sizes; None if not even the rank is known, a word for sequences and optionals.
     """
 
     def __init__(
-        self, code: str, cause: str, *, inputs: Mapping[str, tuple[int, ...] | None], **rest: str
+        self, code: str, cause: str, *, inputs: Mapping[str, tuple[int, ...] | str | None], **rest: str
     ) -> None:
         self.inputs = dict(inputs)
         super().__init__(code, cause, **rest)

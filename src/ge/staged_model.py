@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ge.errors import GeError, typed
 from ge.hybrid.cuts import Cut, Halves, Remainder
 from ge.hybrid.specialise import Specialiser
+from ge.ir.facts import OpenShape
 from ge.ir.values import desc_of
 from ge.model.model import Model
 from ge.model.one_kernel import run_kernel
@@ -59,7 +60,7 @@ class StagedModel(OpenModel):
         self,
         first: Remainder,
         outputs: Sequence[str],
-        sizes: Mapping[str, Shape | None],
+        sizes: Mapping[str, OpenShape],
         name: str,
         compiled: Compiler,
         judge: Judge,
@@ -99,7 +100,7 @@ class StagedModel(OpenModel):
             raise GeError(
                 "E10020", f"the sizes of the results of model {self.name} depend on data: nothing to fill"
             )
-        self._check(self._shapes(arrays))
+        self._check(self._forms(arrays))
         values: dict[str, Any] = dict(zip(self.sizes, map(np.asarray, arrays), strict=True))
         stage: _Stage | None = self._first_stage
         while stage is not None:

@@ -104,8 +104,30 @@ def test_sequences_and_optionals_at_the_boundary(tmp_path: Path) -> None:
             run([a, b], None)
     absent = ge.compile(proto, CompileOptions(input_shapes={**shapes, "o.absent": ()}))
     assert absent([a, b], None)[1:] == (False, None)
-    with pytest.raises(ge.GeError, match="sequence of unknown length"):
-        ge.compile(proto)
+
+
+def test_sequences_and_optionals_are_compiled_for_the_form_of_each_call(tmp_path: Path) -> None:
+    rows = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 3]))
+    maybe = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["m"]))
+    nodes = [
+        helper.make_node("ConcatFromSequence", ["xs"], ["joined"], axis=0),
+        helper.make_node("SequenceLength", ["xs"], ["count"]),
+        helper.make_node("OptionalHasElement", ["o"], ["has"]),
+        helper.make_node("Add", ["joined", "y"], ["sum"]),
+    ]
+    inputs = {"xs": rows, "o": maybe, "y": helper.make_tensor_type_proto(TensorProto.FLOAT, ["k", 3])}
+    model = ge.compile(model_of(nodes, inputs, ["sum", "count", "has", "o"]))
+    with pytest.raises(ge.GeError, match="xs: any form"):
+        model.save(tmp_path / "open.om")
+    y = np.ones((1, 3), np.float32)
+    for sizes, length in (((2, 1), 4), ((5,), None), ((1, 1, 1), 1), ((2, 1), 4)):
+        xs = [np.full((size, 3), i, np.float32) for i, size in enumerate(sizes)]
+        o = None if length is None else np.arange(length, dtype=np.float32)
+        total, count, has, same = model(xs=xs, o=o, y=y)
+        np.testing.assert_array_equal(total, np.concatenate(xs) + 1)
+        assert (count, has) == (len(sizes), o is not None)
+        assert same is None if o is None else (same == o).all()
+    assert model.save(tmp_path / "last.om").exists()
 
 
 @pytest.mark.parametrize("flag", [True, False])

@@ -6,5 +6,6 @@ the parts of a model that compute on text run on the host, before and after the 
 
 from ge.interface.record import Interface, Leaf, Tree
 from ge.interface.strings import identify
+from ge.interface.structure import ANY_FORM, structure
 
-__all__ = ["Interface", "Leaf", "Tree", "identify"]
+__all__ = ["ANY_FORM", "Interface", "Leaf", "Tree", "identify", "structure"]

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ge.ir.values import desc_of
 
 __all__ = [
+    "OpenShape",
     "add_note",
     "add_origin",
     "aipp",
@@ -226,15 +227,19 @@ def set_interface(graph: ir.Graph, record: Mapping[str, Any]) -> None:
     graph.meta[_INTERFACE] = record
 
 
-def open_inputs(graph: ir.Graph) -> Mapping[str, tuple[int, ...] | None]:
+# A shape with -1 for open dimensions; None for any shape; a word for a sequence or optional of any form.
+OpenShape = tuple[int, ...] | str | None
+
+
+def open_inputs(graph: ir.Graph) -> Mapping[str, OpenShape]:
     """The inputs of a model with open sizes, -1 for each open dimension; empty if all sizes are fixed."""
-    found: Mapping[str, tuple[int, ...] | None] = graph.meta.get(_OPEN_INPUTS, {})
+    found: Mapping[str, OpenShape] = graph.meta.get(_OPEN_INPUTS, {})
     return found
 
 
-def set_open_inputs(graph: ir.Graph, inputs: Mapping[str, tuple[int, ...] | None]) -> None:
+def set_open_inputs(graph: ir.Graph, inputs: Mapping[str, OpenShape]) -> None:
     """Record the inputs of a model with open sizes."""
-    if any(shape is None or -1 in shape for shape in inputs.values()):
+    if any(not isinstance(shape, tuple) or -1 in shape for shape in inputs.values()):
         graph.meta[_OPEN_INPUTS] = dict(inputs)
 
 

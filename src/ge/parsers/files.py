@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ge.errors import GeError
 from ge.hybrid.cuts import Remainder
+from ge.ir.facts import OpenShape
 from ge.options import CompileOptions
 from ge.parsers.paddle.program import is_program
 from ge.parsers.tflite.flatbuffer import IDENTIFIER
@@ -164,7 +165,7 @@ PARSERS: dict[Framework, Callable[[Any, CompileOptions], ir.Graph]] = {
 
 def first_stage(
     source: Any, options: CompileOptions
-) -> tuple[Remainder, tuple[str, ...], dict[str, tuple[int, ...] | None]]:
+) -> tuple[Remainder, tuple[str, ...], Mapping[str, OpenShape]]:
     """A model to be taken in stages, the names of its outputs, and its inputs with -1 for open sizes."""
     from ge.parsers.onnx import stages as onnx
     from ge.parsers.tensorflow import stages as tensorflow

@@ -18,7 +18,7 @@ import onnx_ir as ir
 import ge.ops  # noqa: F401  (declares the plugins)
 from ge.errors import GeError, UnsupportedOperatorsError
 from ge.hybrid.cuts import required_inputs
-from ge.interface import Interface
+from ge.interface import Interface, structure
 from ge.ir import facts
 from ge.ops.builder import GraphBuilder
 from ge.ops.custom import search
@@ -30,7 +30,7 @@ from ge.parsers.onnx.model import ModelFile, load
 from ge.parsers.onnx.narrow import store
 from ge.parsers.onnx.ports import Ports, flat_values
 from ge.parsers.onnx.scan import check_size, unmapped
-from ge.parsers.onnx.shapes import Shapes, structure
+from ge.parsers.onnx.shapes import Shapes
 
 __all__ = ["parse"]
 

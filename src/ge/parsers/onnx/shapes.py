@@ -5,30 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 
 from ge.errors import GeError, OpenSizesError
+from ge.interface import ANY_FORM
+from ge.ir.facts import OpenShape
 from ge.parsers.onnx.model import ModelFile
 
-__all__ = ["Shapes", "structure"]
-
-
-def structure(name: str, value: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes of an input value: its own, or those of a sequence's elements.
-
-    >>> structure("x", [np.zeros((2, 3)), np.zeros(4)])
-    {'x.0': (2, 3), 'x.1': (4,)}
-    """
-    if value is None:
-        return {f"{name}.absent": ()}
-    if isinstance(value, dict):
-        return {}
-    if not isinstance(value, list | tuple):
-        return {name: tuple(np.shape(value))}
-    if not value:
-        return {f"{name}.empty": ()}
-    return {k: v for i, item in enumerate(value) for k, v in structure(f"{name}.{i}", item).items()}
+__all__ = ["Shapes"]
 
 
 def _element_of(name: str, ports: Mapping[str, onnx.ValueInfoProto]) -> bool:
@@ -89,14 +73,21 @@ class Shapes:
             raise self._open(name, f"open dimensions ({text})")
         return tuple(s for s in sizes if s is not None)
 
-    def declared(self) -> dict[str, tuple[int, ...] | None]:
-        """All inputs with -1 for sizes that neither the model nor the options define; empty if some are not tensors."""
+    def declared(self) -> dict[str, OpenShape]:
+        """All inputs with -1 for sizes that neither the model nor the options define.
+
+        Sequences and optionals have any form if none is given. Empty if an input is something else.
+        """
         graph = self._file.proto.graph
         stored = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
         ports = [p for p in graph.input if p.name not in stored]
-        if any(not p.type.HasField("tensor_type") for p in ports):
+        lists = {p.name for p in ports if not p.type.HasField("tensor_type")}
+        given = any(k == p or k.startswith(f"{p}.") for p in lists for k in (*self.given, *self.elements))
+        if given or any(p.type.HasField("map_type") for p in ports):
             return {}
-        return {p.name: self._known(p.name, p.type.tensor_type) for p in ports}
+        return {
+            p.name: ANY_FORM if p.name in lists else self._known(p.name, p.type.tensor_type) for p in ports
+        }
 
     def _known(self, name: str, declared: Any) -> tuple[int, ...] | None:
         given = self.given.get(name)
@@ -113,11 +104,12 @@ class Shapes:
         while any(k == f"{name}.{count}" or k.startswith(f"{name}.{count}.") for k in self.elements):
             count += 1
         if not count:
-            raise GeError(
+            raise OpenSizesError(
                 "E10020",
                 f"input {name} is a sequence of unknown length",
                 remedy=f'give the shapes of its elements: input_shapes={{"{name}.0": (…), "{name}.1": (…)}}, '
                 f'or {{"{name}.empty": ()}}',
+                inputs=self.declared(),
             )
         return count
 

@@ -21,6 +21,7 @@ from onnx.inliner import inline_local_functions
 from ge.errors import GeError
 from ge.hybrid.cuts import Cut, constants_for
 from ge.ir import facts
+from ge.ir.facts import OpenShape
 from ge.ir.types import dtype_to_ir
 from ge.ir.values import desc_of
 from ge.ops.builder import GraphBuilder
@@ -37,7 +38,7 @@ __all__ = ["OnnxStage", "first_stage"]
 
 def first_stage(
     source: Any, options: CompileOptions
-) -> tuple[OnnxStage, tuple[str, ...], dict[str, tuple[int, ...] | None]]:
+) -> tuple[OnnxStage, tuple[str, ...], Mapping[str, OpenShape]]:
     """The whole model, the names of its outputs, and its inputs with -1 for unknown sizes."""
     file = load(source)
     if file.functions:
@@ -48,6 +49,13 @@ def first_stage(
             "E10005",
             f"{file.name} computes on text and has sizes that depend on data",
             remedy="divide it where the text ends",
+        )
+    lists = [p.name for p in file.proto.graph.input if not p.type.HasField("tensor_type")]
+    if lists:
+        raise GeError(
+            "E10005",
+            f"{file.name} takes a sequence, optional or map ({lists[0]}) and has sizes that depend on data",
+            remedy="give it tensors",
         )
     outputs = tuple(p.name for p in file.proto.graph.output)
     return OnnxStage(file, outputs), outputs, Shapes(file, options.input_shapes, None).declared()
