@@ -3,7 +3,8 @@
 A classifier that reads only the first token of a transformer needs the other tokens of the last block only as keys and
 values; a model that predicts the next token needs only the last. The slice moves up through every call of which it is
 the only reader: products, normalisations, activations, residual sums, attention's queries. This happens before PyTorch
-differentiates the graph, so that gradients and saved activations shrink too.
+differentiates the graph, so that gradients and saved activations shrink too. The dataflow of the engine's operator that
+computes the same says which parts of its operands a call needs, as in the engine's own `sink_slices`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,20 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
+
+from ge.ir.types import TensorDesc
+from ge.ops.base import NodeView, lookup
+from ge.ops.builder import GraphBuilder
+from ge.ops.dataflow import Aligned, Part, Sliced
 
 __all__ = ["NAME", "sink_slices"]
 
@@ -191,14 +199,6 @@ def _place_of_inplace(function: Callable[..., Any]) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
-def _same(a: Size, b: Size) -> bool:
-    """Whether two sizes are the same, as far as can be told without a guard."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    expressions = [getattr(s.node, "expr", None) if isinstance(s, torch.SymInt) else None for s in (a, b)]
-    return expressions[0] is not None and expressions[0] == expressions[1]
-
-
 def _argument(node: fx.Node, place: int, name: str, default: Any = None) -> Any:
     return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
 
@@ -269,128 +269,216 @@ def _count_within(node: fx.Node, part: Slice) -> None:
     node.args = (value, tuple(index))
 
 
-def _broadcast(node: fx.Node, operands: Iterable[Any], part: Slice) -> Call | None:
-    """Operands that are aligned with the result at their last axes."""
-    result = _value(node)
-    axes: dict[fx.Node, int] = {}
-    for operand in operands:
-        value = _value(operand)
-        if value is None:
-            if isinstance(operand, (fx.Node, tuple, list)):
-                return None
-            continue
-        axis = part.axis - (result.dim() - value.dim())  # type: ignore[union-attr]
-        if axis < 0 or _same(value.shape[axis], 1):
-            continue
-        if not _same(value.shape[axis], result.shape[part.axis]) or axes.get(operand, axis) != axis:  # type: ignore[union-attr]
+@dataclass(frozen=True)
+class _Same:
+    """What the engine calls a call: an operator's type, the tensors that it may slice, its attributes."""
+
+    type: str
+    operands: Sequence[fx.Node]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    change: Callable[[Slice, fx.Node], None] | None = None  # for attributes that change
+
+
+def _like(read: Callable[[fx.Node], _Same | None]) -> Rule:
+    """The rule that the operator's dataflow gives, the same by which the engine sinks slices."""
+
+    def rule(node: fx.Node, part: Slice) -> Call | None:
+        same = read(node) if _value(node) is not None else None
+        sliced = _sliced(node, same, part) if same is not None else None
+        if same is None or sliced is None:
             return None
-        axes[operand] = axis
-    return Call(axes)
+        axes = {same.operands[index]: found.axis for index, found in sliced.parts.items()}
+        for operand, axis in axes.items():
+            alike = [
+                i for i, found in sliced.parts.items() if same.operands[i] is operand and found.axis == axis
+            ]
+            if _times_read(node, operand) != len(alike):  # it is needed in full as well
+                return None
+        change = same.change if sliced.attrs else None
+        return Call(axes, None if change is None else functools.partial(change, part))
+
+    return rule
 
 
-def _pointwise(node: fx.Node, part: Slice) -> Call | None:
-    if _value(node) is None or _writes(node):
+def _sliced(node: fx.Node, same: _Same, part: Slice) -> Sliced | None:
+    """How the engine's operator computes a slice of its result, if the same places of operands are enough."""
+    shapes = [_numbers(_value(v)) for v in (*same.operands, node)]
+    *inputs, output = (shape for shape in shapes if shape is not None)
+    if len(inputs) != len(same.operands):
         return None
-    values = [v for v in node.kwargs.values() if isinstance(v, fx.Node)]
-    return _broadcast(node, [*node.args, *values], part)
-
-
-def _first(node: fx.Node, part: Slice, axis: int | None = None) -> Call | None:
-    """The first argument is sliced, at the same axis where no other is said."""
-    first, *others = *node.args, *node.kwargs.values()
-    if not isinstance(first, fx.Node) or first in others or _value(first) is None or _value(node) is None:
+    values = [GraphBuilder().input("x", shape, "float32") for shape in inputs]
+    like, results = lookup(same.type), [TensorDesc(tuple(output), "float32")]
+    view = NodeView(same.type, node.name, values, like.complete(same.attrs, node.name), results)
+    whole = _part(part, output)
+    sliced = (like.dataflow or Aligned()).slice(view, whole)
+    if sliced is None:
         return None
-    return Call({first: part.axis if axis is None else axis})
+    places = {i: (inputs[i][p.axis], whole.start, whole.length) for i, p in sliced.parts.items()}
+    moved = any((p.period, p.start, p.length) != places[i] for i, p in sliced.parts.items())
+    return None if moved else sliced
 
 
-def _dropout(node: fx.Node, part: Slice) -> Call | None:
+def _part(part: Slice, shape: Sequence[int]) -> Part:
+    size = shape[part.axis]
+    return Part(part.axis, size, part.start % size if size else 0, part.length)
+
+
+def _times_read(node: fx.Node, value: fx.Node) -> int:
+    read: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), read.append)
+    return sum(v is value for v in read)
+
+
+def _numbers(value: Tensor | None) -> list[int] | None:
+    """A shape in which open sizes are prime numbers, so that none is taken for another, and no guard is needed."""
+    found = [_number(size) for size in value.shape] if value is not None else [None]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def _number(size: Size) -> int | None:
+    if isinstance(size, int):
+        return size
+    expression = getattr(size.node, "expr", None)
+    if expression is None:
+        return None
+    chosen = expression.xreplace({s: sympy.Integer(_prime(str(s))) for s in expression.free_symbols})
+    return int(chosen) if chosen.is_Integer else None
+
+
+@functools.cache
+def _prime(name: str) -> int:
+    return int(sympy.nextprime((1 << 40) + (zlib.crc32(name.encode()) << 8)))
+
+
+def _tensors(operands: Iterable[Any]) -> list[fx.Node] | None:
+    """The tensors among operands; None where there is a list, or a value that is none."""
+    found: list[Any] = [v for v in operands if isinstance(v, (fx.Node, tuple, list))]
+    return found if all(_value(v) is not None for v in found) else None
+
+
+def _pointwise(node: fx.Node) -> _Same | None:
+    operands = _tensors([*node.args, *(v for v in node.kwargs.values() if isinstance(v, fx.Node))])
+    return None if operands is None or _writes(node) else _Same("Add", operands)
+
+
+def _first(node: fx.Node) -> _Same | None:
+    """The elements of the first argument."""
+    return _Same("Add", _source(node))
+
+
+def _source(node: fx.Node) -> list[fx.Node]:
+    return [node.args[0]]  # type: ignore[list-item]
+
+
+def _dropout(node: fx.Node) -> _Same | None:
     """Where nothing is drawn."""
     p, training = _argument(node, 1, "p", 0.5), _argument(node, 2, "training", True)
     idle = training is False or (p == 0 and isinstance(p, (int, float)))
-    return _first(node, part) if idle and not _in_place(node) else None
+    return _first(node) if idle and not _in_place(node) else None
 
 
-def _linear(node: fx.Node, part: Slice) -> Call | None:
-    result = _value(node)
-    return _first(node, part) if result is not None and part.axis < result.dim() - 1 else None
+def _linear(node: fx.Node) -> _Same | None:
+    return _Same("MatMul", _source(node))
 
 
-def _normalised(node: fx.Node, part: Slice) -> Call | None:
-    result, shape = _value(node), _argument(node, 1, "normalized_shape")
-    if result is None or not isinstance(shape, (tuple, list)) or part.axis >= result.dim() - len(shape):
+def _normalised(node: fx.Node) -> _Same | None:
+    shape = _argument(node, 1, "normalized_shape")
+    axes = list(range(-len(shape), 0)) if isinstance(shape, (tuple, list)) else None
+    return _Same("LayerNorm", _source(node), {"axes": axes}) if axes else None
+
+
+def _softmax(node: fx.Node) -> _Same | None:
+    axis = _argument(node, 1, "dim")
+    return _Same("Softmax", _source(node), {"axes": [axis]}) if type(axis) is int else None
+
+
+def _reduction(node: fx.Node) -> _Same | None:
+    """Over axes that are named."""
+    given, keeps = _argument(node, 1, "dim"), _argument(node, 2, "keepdim", False)
+    axes = list(given) if isinstance(given, (tuple, list)) else [given]
+    if not axes or not all(type(a) is int for a in axes) or not isinstance(keeps, bool):
         return None
-    return _first(node, part)
+    return _Same("ReduceSum", _source(node), {"axes": axes, "keepdims": keeps})
 
 
-def _softmax(node: fx.Node, part: Slice) -> Call | None:
-    result = _value(node)
-    axis = _axis(_argument(node, 1, "dim"), result.dim()) if result is not None else None
-    return _first(node, part) if axis is not None and axis != part.axis else None
-
-
-def _reduction(node: fx.Node, part: Slice) -> Call | None:
-    """Over axes that are named, and are not the slice's."""
-    value, given = _value(node.args[0]), _argument(node, 1, "dim")
-    if value is None or _value(node) is None:
+def _product(node: fx.Node) -> _Same | None:
+    operands = _tensors(node.args)
+    if operands is None or len(operands) != 2 or any(_value(v).dim() < 2 for v in operands):  # type: ignore[union-attr]
         return None
-    named = [_axis(a, value.dim()) for a in (given if isinstance(given, (tuple, list)) else [given])]
-    if not named or None in named or not isinstance(_argument(node, 2, "keepdim", False), bool):
-        return None
-    kept = [a for a in range(value.dim()) if a not in named]
-    axis = part.axis if _argument(node, 2, "keepdim", False) else kept[part.axis]
-    return _first(node, part, axis) if axis not in named else None
+    return _Same("MatMul", operands)
 
 
-def _product(node: fx.Node, part: Slice) -> Call | None:
-    """Rows of a product are those of its first operand."""
-    values = [_value(a) for a in node.args]
-    result = _value(node)
-    if result is None or len(values) != 2 or any(v is None or v.dim() < 2 for v in values):
-        return None
-    a, b = node.args
-    if part.axis != result.dim() - 2 or a is b:
-        return None
-    return Call({a: values[0].dim() - 2})  # type: ignore[dict-item,union-attr]
-
-
-def _attention(node: fx.Node, part: Slice) -> Call | None:
-    """Rows of attention are those of its queries and of the mask; causal ones where the last row sees all keys."""
-    if len(node.args) < 3 or len(set(node.args[:3])) < 3:
-        return None
-    query, key, _ = (_value(a) for a in node.args[:3])
+def _attention(node: fx.Node) -> _Same | None:
+    """Without dropout; causal ones where the last row sees all keys."""
     mask, causal = _argument(node, 3, "attn_mask"), _argument(node, 5, "is_causal", False)
-    if (
-        query is None
-        or key is None
-        or part.axis != query.dim() - 2
-        or _argument(node, 4, "dropout_p", 0.0) != 0
-    ):
+    operands = _tensors([*node.args[:3], *([] if mask is None else [mask])])
+    drawn = _argument(node, 4, "dropout_p", 0.0) != 0
+    if operands is None or len(node.args) < 3 or drawn or not isinstance(causal, bool):
         return None
-    rows = query.shape[-2]
-    axes = {node.args[0]: part.axis}
-    if mask is not None:
-        value = _value(mask)
-        if value is None or value.dim() < 2 or mask in node.args[:3] or causal:
-            return None
-        if not _same(value.shape[-2], 1):
-            axes[mask] = value.dim() - 2
-            if not _same(value.shape[-2], rows):
-                return None
-    if not causal:
-        return Call(axes)  # type: ignore[arg-type]
-    sees_all = part.length == 1 and _is_last(part, rows) and _same(rows, key.shape[-2])
-    return Call(axes, _not_causal) if causal is True and sees_all else None  # type: ignore[arg-type]
+    if causal and mask is not None:
+        return None
+    return _Same("Attention", operands, {"causal": causal, "scale": 1.0}, _not_causal)
 
 
-def _is_last(part: Slice, size: Size) -> bool:
-    return part.start == -1 or (isinstance(size, int) and part.start == size - 1)
-
-
-def _not_causal(node: fx.Node) -> None:
+def _not_causal(part: Slice, node: fx.Node) -> None:
     if len(node.args) > 5:
         node.args = (*node.args[:5], False, *node.args[6:])
     else:
         node.kwargs = {**node.kwargs, "is_causal": False}
+
+
+def _moved(node: fx.Node) -> _Same | None:
+    """Two axes that change places."""
+    result = _value(node)
+    a, b = (_axis(_argument(node, i, f"dim{i - 1}"), result.dim()) for i in (1, 2))  # type: ignore[union-attr]
+    if a is None or b is None:
+        return None
+    perm = [{a: b, b: a}.get(axis, axis) for axis in range(result.dim())]  # type: ignore[union-attr]
+    return _Same("Transpose", _source(node), {"perm": perm})
+
+
+def _permuted(node: fx.Node) -> _Same | None:
+    result = _value(node)
+    order = node.args[1] if len(node.args) == 2 and not isinstance(node.args[1], int) else node.args[1:]
+    if not isinstance(order, (tuple, list)) or len(order) != result.dim():  # type: ignore[union-attr]
+        return None
+    perm = [_axis(axis, result.dim()) for axis in order]  # type: ignore[union-attr]
+    return None if None in perm else _Same("Transpose", _source(node), {"perm": perm})
+
+
+def _reshaped(node: fx.Node) -> _Same | None:
+    """To sizes that are all given, and not as another type."""
+    listed = len(node.args) == 2 and isinstance(node.args[1], (tuple, list))
+    sizes: Any = node.args[1] if listed else node.args[1:]
+    result = _value(node)
+    plain = all(isinstance(size, (int, fx.Node)) for size in sizes)
+    if node.kwargs or not plain or len(sizes) != result.dim():  # type: ignore[union-attr]
+        return None
+
+    def change(part: Slice, call: fx.Node) -> None:
+        call.op, call.target = "call_function", torch.reshape  # a slice may have no view of this shape
+        shape = [part.length if i == part.axis else size for i, size in enumerate(sizes)]
+        call.args = (call.args[0], tuple(shape))
+
+    return _Same("Reshape", _source(node), {"shape": _numbers(result)}, change)
+
+
+def _regrouped(node: fx.Node) -> _Same | None:
+    """`flatten` and `unflatten`, which name only the axes they change."""
+    return _Same("Reshape", _source(node), {"shape": _numbers(_value(node))})
+
+
+def _unflattened(node: fx.Node, part: Slice) -> Call | None:
+    """Another axis than that whose sizes are given."""
+    call, source = _like(_regrouped)(node, part), _value(node.args[0])
+    named = _axis(_argument(node, 1, "dim"), source.dim()) if source is not None else None
+    return call if call is not None and named is not None and named not in call.axes.values() else None
+
+
+def _joined(node: fx.Node) -> _Same | None:
+    values, axis = node.args[0], _argument(node, 1, "dim", 0)
+    operands = _tensors(values) if isinstance(values, (tuple, list)) else None
+    return None if operands is None or type(axis) is not int else _Same("Concat", operands, {"axis": axis})
 
 
 def _many_heads(node: fx.Node, part: Slice) -> Call | None:
@@ -408,84 +496,6 @@ def _many_heads(node: fx.Node, part: Slice) -> Call | None:
     return Call({}, change)
 
 
-def _moved(node: fx.Node, part: Slice) -> Call | None:
-    """Two axes that change places."""
-    result = _value(node)
-    if result is None:
-        return None
-    a, b = (_axis(_argument(node, i, f"dim{i - 1}"), result.dim()) for i in (1, 2))
-    if a is None or b is None:
-        return None
-    return _first(node, part, {a: b, b: a}.get(part.axis, part.axis))
-
-
-def _permuted(node: fx.Node, part: Slice) -> Call | None:
-    result = _value(node)
-    order = node.args[1] if len(node.args) == 2 and not isinstance(node.args[1], int) else node.args[1:]
-    if result is None or not isinstance(order, (tuple, list)) or len(order) != result.dim():
-        return None
-    axis = _axis(order[part.axis], result.dim())
-    return _first(node, part, axis) if axis is not None else None
-
-
-def _reshaped(node: fx.Node, part: Slice) -> Call | None:
-    """An axis that is the same before and after, with as much in front of it and behind it."""
-    axis = _same_axis(_value(node.args[0]), _value(node), part.axis)
-    if axis is None:
-        return None
-    sizes = (
-        node.args[1:] if len(node.args) != 2 or not isinstance(node.args[1], (tuple, list)) else node.args[1]
-    )
-    result = _value(node)
-    if node.kwargs or not isinstance(sizes, (tuple, list)) or len(sizes) != result.dim():  # type: ignore[union-attr]
-        return None
-    if not all(isinstance(size, (int, fx.Node)) for size in sizes):  # a view as another type
-        return None
-    shape = [part.length if i == part.axis else size for i, size in enumerate(sizes)]
-
-    def change(call: fx.Node) -> None:
-        call.op, call.target = "call_function", torch.reshape  # a slice may have no view of this shape
-        call.args = (call.args[0], tuple(shape))
-
-    return Call({node.args[0]: axis}, change)  # type: ignore[dict-item]
-
-
-def _regrouped(node: fx.Node, part: Slice) -> Call | None:
-    """`flatten` and `unflatten`, which name only the axes they change."""
-    axis = _same_axis(_value(node.args[0]), _value(node), part.axis)
-    if axis is None:
-        return None
-    if _function(node) in ("unflatten", torch.unflatten):
-        named = _axis(_argument(node, 1, "dim"), _value(node.args[0]).dim())  # type: ignore[union-attr]
-        if named is None or named == axis:
-            return None
-    return _first(node, part, axis)
-
-
-def _same_axis(before: Tensor | None, after: Tensor | None, axis: int) -> int | None:
-    if before is None or after is None:
-        return None
-    for candidate, size in enumerate(before.shape):
-        if (
-            _same(size, after.shape[axis])
-            and _as_much(before.shape[:candidate], after.shape[:axis])
-            and _as_much(before.shape[candidate + 1 :], after.shape[axis + 1 :])
-        ):
-            return candidate
-    return None
-
-
-def _as_much(a: Sequence[Size], b: Sequence[Size]) -> bool:
-    """Whether two shapes hold the same number of elements: the same open sizes in order, and as much beside them."""
-    opens = [[s for s in shape if not isinstance(s, int)] for shape in (a, b)]
-    known = [torch.Size([s for s in shape if isinstance(s, int)]).numel() for shape in (a, b)]
-    return (
-        known[0] == known[1]
-        and len(opens[0]) == len(opens[1])
-        and all(_same(x, y) for x, y in zip(*opens, strict=True))
-    )
-
-
 def _indexed(node: fx.Node, part: Slice) -> Call | None:
     """Parts of other axes; the first result of many-headed attention."""
     if _function(node.args[0]) is F.multi_head_attention_forward and node.args[1] == 0:  # type: ignore[arg-type]
@@ -497,18 +507,7 @@ def _indexed(node: fx.Node, part: Slice) -> Call | None:
     index += [slice(None)] * (value.dim() - len(index))  # type: ignore[union-attr]
     kept = [axis for axis, chosen in enumerate(index) if type(chosen) is not int]
     axis = kept[part.axis]
-    return _first(node, part, axis) if index[axis] == slice(None) else None
-
-
-def _joined(node: fx.Node, part: Slice) -> Call | None:
-    """Values side by side along another axis."""
-    values, result = node.args[0], _value(node)
-    if result is None or not isinstance(values, (tuple, list)):
-        return None
-    axis = _axis(_argument(node, 1, "dim", 0), result.dim())
-    if axis is None or axis == part.axis or any(_value(v) is None for v in values):
-        return None
-    return Call(dict.fromkeys(values, part.axis))  # type: ignore[arg-type]
+    return Call({node.args[0]: axis}) if index[axis] == slice(None) else None  # type: ignore[dict-item]
 
 
 _ONE = (
@@ -551,21 +550,30 @@ _WRITING = {
     *(n for n in dir(operator) if n[0] == "i" and hasattr(operator, f"__{n}__")),
 }
 _KINDS: dict[Any, _Kind] = {
-    **{f: _Kind(_pointwise) for f in _POINTWISE},
-    **{f: _Kind(_pointwise, view=True) for f in ("float", "double", "half", "bfloat16", "to", "type_as")},
-    **{f: _Kind(_first, view=True) for f in ("contiguous", "detach", "clone")},
-    **{f: _Kind(_dropout, view=True) for f in (F.dropout, torch.dropout)},
-    F.linear: _Kind(_linear, heavy=True),
-    **{f: _Kind(_normalised) for f in (F.layer_norm, F.rms_norm)},
-    **{f: _Kind(_softmax) for f in (F.softmax, torch.softmax, "softmax")},
-    **{f: _Kind(_reduction) for f in (torch.mean, torch.sum, "mean", "sum")},
-    **{f: _Kind(_product, heavy=True) for f in (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm")},
-    F.scaled_dot_product_attention: _Kind(_attention, heavy=True),
+    **{f: _Kind(_like(_pointwise)) for f in _POINTWISE},
+    **{
+        f: _Kind(_like(_pointwise), view=True)
+        for f in ("float", "double", "half", "bfloat16", "to", "type_as")
+    },
+    **{f: _Kind(_like(_first), view=True) for f in ("contiguous", "detach", "clone")},
+    **{f: _Kind(_like(_dropout), view=True) for f in (F.dropout, torch.dropout)},
+    F.linear: _Kind(_like(_linear), heavy=True),
+    **{f: _Kind(_like(_normalised)) for f in (F.layer_norm, F.rms_norm)},
+    **{f: _Kind(_like(_softmax)) for f in (F.softmax, torch.softmax, "softmax")},
+    **{f: _Kind(_like(_reduction)) for f in (torch.mean, torch.sum, "mean", "sum")},
+    **{
+        f: _Kind(_like(_product), heavy=True)
+        for f in (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm")
+    },
+    F.scaled_dot_product_attention: _Kind(_like(_attention), heavy=True),
     F.multi_head_attention_forward: _Kind(_many_heads, heavy=True),
-    **{f: _Kind(_moved, view=True) for f in (torch.transpose, "transpose", torch.swapaxes, "swapaxes")},
-    **{f: _Kind(_permuted, view=True) for f in (torch.permute, "permute")},
-    **{f: _Kind(_reshaped, view=True) for f in (torch.reshape, "reshape", "view")},
-    **{f: _Kind(_regrouped, view=True) for f in (torch.flatten, "flatten", torch.unflatten, "unflatten")},
-    **{f: _Kind(_joined) for f in (torch.cat, torch.concat)},
+    **{
+        f: _Kind(_like(_moved), view=True) for f in (torch.transpose, "transpose", torch.swapaxes, "swapaxes")
+    },
+    **{f: _Kind(_like(_permuted), view=True) for f in (torch.permute, "permute")},
+    **{f: _Kind(_like(_reshaped), view=True) for f in (torch.reshape, "reshape", "view")},
+    **{f: _Kind(_like(_regrouped), view=True) for f in (torch.flatten, "flatten")},
+    **{f: _Kind(_unflattened, view=True) for f in (torch.unflatten, "unflatten")},
+    **{f: _Kind(_like(_joined)) for f in (torch.cat, torch.concat)},
     operator.getitem: _Kind(_indexed, view=True),
 }

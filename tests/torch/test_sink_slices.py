@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ge.ops.base import lookup
+from ge.ops.dataflow import Dataflow
 from torchair.sink_slices import sink_slices
 
 WIDTH, HEADS, LENGTH = 16, 2, 9
@@ -236,6 +238,16 @@ def test_what_is_read_otherwise_is_computed(case: str) -> None:
     function, sunk = KEPT[case]
     counted = _check(function, _input(3, LENGTH, WIDTH), _input(WIDTH, WIDTH, seed=2))
     assert counted.sunk == [sunk]
+
+
+def test_the_dataflow_of_the_engines_operators_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(x @ w)[:, 0]
+
+    operands = _input(3, LENGTH, WIDTH), _input(WIDTH, WIDTH, seed=2)
+    assert _check(function, *operands).sunk == [True]
+    monkeypatch.setattr(lookup("MatMul"), "dataflow", Dataflow())  # nothing is known
+    assert _check(function, *operands).sunk == [False]
 
 
 STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
