@@ -98,6 +98,7 @@ ONE: dict[str, tuple[list[Any], Any, dict[str, Any]]] = {
     "HSwishGrad": ([Y, 2 * X], Y * np.where(np.abs(2 * X) < 3, 2 * X / 3 + 0.5, X > 0), {}),
     "SiLU": ([X], X * sigmoid(X), {}),
     "SoftmaxBackward": ([X, Y, -1], Y * (X - (X * Y).sum(1, keepdims=True)), {}),
+    "LogSoftmaxGrad": ([Y, X], X - np.exp(Y) * X.sum(1, keepdims=True), {}),
     "MSELossExt": ([X, Y, 1], np.mean((X - Y) ** 2), {}),
     "BCEWithLogitsLoss": ([X, P, None, None, 1], np.mean((1 - P) * X + np.log1p(np.exp(-X))), {}),
     "AvgPool": (
@@ -119,6 +120,23 @@ def test_a_primitive_computes_what_it_means(name: str) -> None:
     wanted = np.asarray(wanted)
     (found,) = one_op(name, arguments, (wanted.shape, wanted.dtype.name), **attrs)
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_gradients_of_a_batch_normalisation(training: bool) -> None:
+    dy, x, scale = real(4, 3, 2, 2), real(4, 3, 2, 2), real(3)
+    column = lambda v: v.reshape(1, 3, 1, 1)  # noqa: E731
+    axes = (0, 2, 3)
+    mean, variance = (x.mean(axes), x.var(axes)) if training else (real(3), np.abs(real(3)) + 1)
+    normal = (x - column(mean)) / np.sqrt(column(variance) + 1e-5)
+    by_scale, total = (dy * normal).sum(axes), dy.sum(axes)
+    centred = dy - column(total) / 16 - normal * column(by_scale) / 16 if training else dy
+    by_x = centred * column(scale / np.sqrt(variance + 1e-5))
+    forms = [(x.shape, F), ((3,), F), ((3,), F)]
+    arguments = [dy, x, scale, mean, variance, np.zeros(0, np.float32), training, 1e-5]
+    found = one_op("BatchNormGrad", arguments, forms)
+    for mine, wanted in zip(found, (by_x, by_scale, total), strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_two_hundred_primitives_have_a_plugin() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ge.ir.values import desc_of
 from ge.ops.image.resize import resize_gradient
 from ge.ops.math.derivatives import derived, summed_to
 from ge.ops.plugins import Unsupported
-from ge.parsers.mindir.layers import REDUCTIONS, channel_axis, one_hot, plain
+from ge.parsers.mindir.layers import REDUCTIONS, one_hot, plain
 from ge.parsers.mindir.node import MsNode, as_aten, primitive
 
 
@@ -159,19 +158,14 @@ def _acosh_grad(n: MsNode) -> Any:
 
 @primitive("SoftmaxBackward SoftmaxGrad", "dy y dim=-1")
 def _softmax_grad(n: MsNode) -> Any:
-    dy, y = n.tensor("dy"), n.tensor("y")
-    axes = [int(n.setting("dim", -1)) % desc_of(y).rank]
-    product = n.op("Mul", dy, y)
-    total = n.op("ReduceSum", product, axes=axes, keepdims=True)
-    return n.op("Sub", product, n.op("Mul", y, total))
+    axis = int(n.setting("dim", -1))
+    return n.aten("_softmax_backward_data", grad_output=n.tensor("dy"), output=n.tensor("y"), dim=axis)
 
 
 @primitive("LogSoftmaxGrad", "y dy axis=-1")
 def _log_softmax_grad(n: MsNode) -> Any:
-    y, dy = n.tensor("y"), n.tensor("dy")
-    axes = [int(n.setting("axis", -1)) % desc_of(y).rank]
-    total = n.op("ReduceSum", dy, axes=axes, keepdims=True)
-    return n.op("Sub", dy, n.op("Mul", n.op("Exp", y), total))
+    axis = int(n.setting("axis", -1))
+    return n.aten("_log_softmax_backward_data", grad_output=n.tensor("dy"), output=n.tensor("y"), dim=axis)
 
 
 @primitive("MaximumGrad MinimumGrad", "x y dout grad_x=True grad_y=True")
@@ -214,26 +208,20 @@ def _prelu_grad(n: MsNode) -> Any:
     "dy x scale mean variance reserve is_training=False epsilon=1e-05 data_format='NCHW'",
 )
 def _batch_norm_grad(n: MsNode) -> Any:
-    """Two sums a channel; the gradient of the input is then a sum of both tensors with factors a channel."""
-    dy, x, scale = n.wide(n.tensor("dy")), n.wide(n.tensor("x")), n.tensor("scale")
-    desc = desc_of(x)
-    axes, _ = channel_axis(desc.rank)
-    shape = [1, desc.shape[1], *([1] * (desc.rank - 2))]
-    count = math.prod(desc.shape[a] for a in axes)
-    mean = n.shaped(n.tensor("mean"), shape)
-    var = n.shaped(n.tensor("variance"), shape)
-    inverse = n.op("Rsqrt", n.op("Add", var, _number(n, float(n.setting("epsilon", 1e-5)), var)))
-    total = n.op("ReduceSum", dy, axes=axes, keepdims=True)
-    dot = n.op("ReduceSum", n.op("Mul", dy, n.op("Sub", x, mean)), axes=axes, keepdims=True)
-    first = n.op("Mul", inverse, n.shaped(scale, shape))
-    by_x = n.op("Mul", dy, first)
-    if n.setting("is_training", False):
-        slope = n.op("Mul", n.op("Mul", dot, n.op("Square", inverse)), _number(n, 1 / count, dot))
-        second = n.op("Neg", n.op("Mul", slope, first))
-        offset = n.op("Sub", n.op("Mul", mean, slope), n.op("Mul", total, _number(n, 1 / count, total)))
-        by_x = n.op("Add", n.op("Add", by_x, n.op("Mul", x, second)), n.op("Mul", offset, first))
-    found = [by_x, n.op("Mul", dot, inverse), total]
-    return [n.back(n.shaped(v, n.out(i).shape), i) for i, v in enumerate(found)]
+    mean, variance, epsilon = n.tensor("mean"), n.tensor("variance"), float(n.setting("epsilon", 1e-5))
+    return n.aten(
+        "native_batch_norm_backward",
+        grad_out=n.tensor("dy"),
+        input=n.tensor("x"),
+        weight=n.tensor("scale"),
+        running_mean=mean,
+        running_var=variance,
+        save_mean=mean,
+        save_invstd=n.op("Rsqrt", n.op("Add", variance, epsilon)),
+        train=bool(n.setting("is_training", False)),
+        eps=epsilon,
+        output_mask=[True, True, True],
+    )
 
 
 @primitive("LayerNormGrad LayerNormGradV3", "x dy variance mean gamma begin_norm_axis=1 begin_params_axis=1")
@@ -378,23 +366,15 @@ def _dropout_grad(n: MsNode) -> Any:
     "output_mask=(1,1,1)",
 )
 def _convolution_grad(n: MsNode) -> Any:
-    from ge.ops.aten import AtenNode
-    from ge.ops.plugins import find
-
-    found = find("aten", "convolution_backward")
-    assert found is not None, "there is no ATen plugin for convolution_backward"
-    given = {
-        "grad_output": n.tensor("dout"),
-        "input": n.tensor("input"),
-        "weight": n.tensor("weight"),
+    return n.aten(
+        "convolution_backward",
+        grad_output=n.tensor("dout"),
+        input=n.tensor("input"),
+        weight=n.tensor("weight"),
         **{k: n.integers(k) for k in ("stride", "padding", "dilation")},
-        "transposed": bool(n.setting("transposed", False)),
-        "groups": int(n.setting("groups", 1)),
-        "output_mask": [bool(v) for v in n.integers("output_mask")],
-    }
-    values = [given[k] for k in ("grad_output", "input", "weight")]
-    return found.function(
-        AtenNode("convolution_backward", n.name, values, given, 3, n.builder, results=n.results)
+        transposed=bool(n.setting("transposed", False)),
+        groups=int(n.setting("groups", 1)),
+        output_mask=[bool(v) for v in n.integers("output_mask")],
     )
 
 

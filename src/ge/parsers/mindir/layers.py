@@ -294,16 +294,7 @@ def _avg_pool_grad(n: MsNode) -> Any:
 
 @primitive("AdaptiveAvgPool2D", "x output_size")
 def _adaptive_pool(n: MsNode) -> Any:
-    from ge.ops.aten import AtenNode
-    from ge.ops.plugins import find
-
-    found = find("aten", "adaptive_avg_pool2d")
-    assert found is not None, "there is no ATen plugin for adaptive_avg_pool2d"
-    x = n.tensor("x")
-    given = {"self": x, "output_size": list(n.out().shape[-2:])}
-    return found.function(
-        AtenNode("adaptive_avg_pool2d", n.name, [x], given, 1, n.builder, results=n.results)
-    )
+    return n.aten("adaptive_avg_pool2d", self=n.tensor("x"), output_size=list(n.out().shape[-2:]))
 
 
 # -- normalisations ----------------------------------------------------------------------------------------------
@@ -377,21 +368,13 @@ def _layer_norm(n: MsNode) -> Any:
 
 @primitive("LayerNormExt", "input normalized_shape weight=None bias=None eps=1e-05")
 def _layer_norm_ext(n: MsNode) -> Any:
-    from ge.ops.aten import AtenNode
-    from ge.ops.plugins import find
-
-    found = find("aten", "native_layer_norm")
-    assert found is not None, "there is no ATen plugin for native_layer_norm"
-    given = {
-        "input": n.tensor("input"),
-        "normalized_shape": n.integers("normalized_shape"),
-        "weight": n.arg("weight"),
-        "bias": n.arg("bias"),
-        "eps": float(n.setting("eps", 1e-5)),
-    }
-    values = [v for k, v in given.items() if k in ("input", "weight", "bias") and v is not None]
-    return found.function(
-        AtenNode("native_layer_norm", n.name, values, given, 3, n.builder, results=n.results)
+    return n.aten(
+        "native_layer_norm",
+        input=n.tensor("input"),
+        normalized_shape=n.integers("normalized_shape"),
+        weight=n.arg("weight"),
+        bias=n.arg("bias"),
+        eps=float(n.setting("eps", 1e-5)),
     )
 
 

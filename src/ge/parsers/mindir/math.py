@@ -118,16 +118,7 @@ _BINARY = {
 @primitive(" ".join(_BINARY), "input other")
 def _binary(n: MsNode) -> Any:
     """Both operands in one type, as MindSpore infers it; a number beside a tensor is a scalar of ATen's."""
-    from ge.ops.aten import AtenNode
-    from ge.ops.plugins import find
-
-    target = _BINARY[n.type]
-    found = find("aten", target)
-    assert found is not None, f"there is no ATen plugin for {target}"
-    names = ("self", "other")
-    given = dict(zip(names, _operands(n), strict=True))
-    values = [v for v in given.values() if isinstance(v, ir.Value)]
-    return found.function(AtenNode(target, n.name, values, given, 1, n.builder, results=n.results))
+    return n.aten(_BINARY[n.type], **dict(zip(("self", "other"), _operands(n), strict=True)))
 
 
 def _operands(n: MsNode) -> list[Any]:
@@ -194,19 +185,12 @@ def _squared_difference(n: MsNode) -> Any:
 
 @primitive("Pow PowTensorScalar PowScalarTensor", "input exponent")
 def _pow(n: MsNode) -> Any:
-    from ge.ops.aten import AtenNode
-    from ge.ops.plugins import find
-
     base, exponent = n.arg("input"), n.arg("exponent")
     if not isinstance(base, ir.Value) or desc_of(base).dtype != n.out().dtype:
         base = n.cast(base, n.out().dtype)
     if isinstance(exponent, ir.Value):
         exponent = n.cast(exponent, n.out().dtype)
-    found = find("aten", "pow")
-    assert found is not None, "there is no ATen plugin for pow"
-    values = [v for v in (base, exponent) if isinstance(v, ir.Value)]
-    given = {"self": base, "exponent": exponent}
-    return found.function(AtenNode("pow.Tensor", n.name, values, given, 1, n.builder, results=n.results))
+    return n.aten("pow.Tensor", self=base, exponent=exponent)
 
 
 @primitive("AddN AccumulateNV2", "x")

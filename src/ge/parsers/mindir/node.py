@@ -39,6 +39,23 @@ class MsNode(AtenNode):
     arguments: Sequence[Binding] = ()  # the inputs as they came: parameters, tuples and numbers too
     form: Form = field(default=None)
 
+    def aten(self, target: str, /, **arguments: Any) -> Any:
+        """What an ATen operator gives that has the same results."""
+        found = find("aten", target) or find("aten", target.rpartition(".")[0])
+        assert found is not None, f"{self.type}: there is no ATen plugin for {target}"
+        values = [v for v in arguments.values() if isinstance(v, ir.Value)]
+        made = AtenNode(
+            target,
+            self.name,
+            values,
+            arguments,
+            len(self.results),
+            self.builder,
+            parser=self.parser,
+            results=self.results,
+        )
+        return found.function(made)
+
     def arg(self, name: str, default: Any = None) -> Any:
         """An argument, the default where it is None or does not exist; parameters as their values."""
         value = self.attrs.get(name)
@@ -175,22 +192,9 @@ def _declare_as_aten(name: str, target: str, signature: str) -> None:
     parameters = _parameters(signature.replace("!", ""))
 
     def through(n: Any) -> Any:
-        found = find("aten", target)
-        assert found is not None, f"{name}: there is no ATen plugin for {target}"
         node = replace(n, type=target, attrs=_bound(n, parameters))
         given = {key: _plain(node, key, key in fixed) for key, _ in parameters if key in node.attrs}
-        values = [v for v in given.values() if isinstance(v, ir.Value)]
-        made = AtenNode(
-            target,
-            n.name,
-            values,
-            given,
-            n.outputs,
-            n.builder,
-            parser=n.parser,
-            results=n.results,
-        )
-        return found.function(made)
+        return node.aten(target, **given)
 
     through.__module__ = __name__
     plugin(mindspore=name)(through)
