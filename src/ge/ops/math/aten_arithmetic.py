@@ -377,7 +377,7 @@ def _threshold_backward(n: AtenNode) -> Any:
 @aten("tanh_backward", "sigmoid_backward")
 def _backward_of_result(n: AtenNode) -> Any:
     g, y = n.wide(n.arg("grad_output")), n.wide(n.arg("output"))
-    return n.back(derived(n.op, n.type.removesuffix("_backward").capitalize(), g, y))
+    return n.back(derived(n.op, n.type.partition("_")[0].capitalize(), g, y))
 
 
 @aten("silu_backward")
