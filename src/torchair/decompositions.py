@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import core_aten_decompositions, decompositions, get_decompositions
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 from torch.nn import functional
 
@@ -137,9 +137,41 @@ def _encoder_layer(
     return norm(x + layer(x), norm_weight_2, norm_bias_2)
 
 
+def _isin(
+    elements: torch.Tensor, test_elements: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    """PyTorch's own decomposition, except that NaN among many sorted elements would hide the others."""
+    known = {"assume_unique": assume_unique, "invert": invert}
+    dtype = torch.promote_types(elements.dtype, test_elements.dtype)
+    few = test_elements.numel() < 10 * elements.numel() ** 0.145
+    if few or assume_unique or not dtype.is_floating_point:
+        return decompositions.isin(elements.to(dtype), test_elements.to(dtype), **known)
+    ordered = test_elements.to(dtype).flatten().sort().values  # NaN comes last
+    keys = torch.where(ordered.isnan(), torch.inf, ordered)
+    flat = elements.to(dtype).flatten()
+    places = torch.searchsorted(keys, flat).clamp(max=keys.numel() - 1)
+    found = ordered[places] == flat
+    return (~found if invert else found).view(elements.shape)
+
+
+def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool) -> torch.Tensor:
+    """PyTorch's own decomposition fails for pictures one pixel wide: it makes a tensor that no graph can hold."""
+    n, _, *space = size
+    wide = theta.float() if theta.dtype in (torch.float16, torch.bfloat16) else theta
+    known: dict[str, Any] = {"dtype": wide.dtype, "device": wide.device}
+    ends = [0 if k == 1 else 1 if align_corners else (k - 1) / k for k in space]
+    axes = [torch.linspace(-end, end, k, **known) for end, k in zip(ends, space, strict=True)]
+    places = [*reversed(torch.meshgrid(*axes, indexing="ij")), torch.ones(space, **known)]
+    base = torch.stack(places, -1).view(-1, len(places), 1)
+    grid = (base * wide.mT.unsqueeze(1)).sum(-2)
+    return grid.to(theta.dtype).view(n, *space, len(space))
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten._neg_view.default: aten.neg.default,  # programs read memory, which does not know that it is negated
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten.affine_grid_generator.default: _affine_grid,
+    aten.isin.Tensor_Tensor: _isin,
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
     aten.native_dropout.default: _dropout,

@@ -81,3 +81,42 @@ def test_samples_at_points_that_are_nowhere_or_far_away(
     torch._dynamo.reset()
     found = torch.compile(samples, backend="npu")(image, grid)
     torch.testing.assert_close(found, samples(image, grid), equal_nan=True, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("count", [0, 3, 90])
+@pytest.mark.parametrize("invert", [False, True])
+def test_membership_among_elements_with_nan(dtype: torch.dtype, count: int, invert: bool) -> None:
+    numbers = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 2.5, -7.0, 8.0]
+    source = torch.tensor([n for n in numbers if dtype.is_floating_point or math.isfinite(n)]).to(dtype)
+    draw = torch.Generator().manual_seed(count)
+    elements = source[torch.randint(len(source), (4, 5), generator=draw)]
+    torch._dynamo.reset()
+    function = torch.compile(lambda x, y: torch.isin(x, y, invert=invert), backend="npu")
+    for known in (source, source[1:], source[:1]):
+        tests = known[torch.randint(len(known), (count,), generator=draw)]
+        assert torch.equal(function(elements, tests), torch.isin(elements, tests, invert=invert))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 3), (2, 1), (2, 3), (1, 1, 1), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.filterwarnings("ignore:Since version 1.3.0")
+def test_affine_grids_one_pixel_wide(size: tuple[int, ...], align_corners: bool) -> None:
+    def grid(theta: torch.Tensor) -> torch.Tensor:
+        return F.affine_grid(theta, [2, 1, *size], align_corners)
+
+    torch._dynamo.reset()
+    theta = torch.randn(2, len(size), len(size) + 1, requires_grad=1 not in size)
+    expected, found = grid(theta), torch.compile(grid, backend="npu")(theta)
+    torch.testing.assert_close(found, expected)
+    if theta.requires_grad:  # else PyTorch cannot trace the gradient
+        slopes = [torch.autograd.grad(y.square().sum(), theta)[0] for y in (found, expected)]
+        torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("other", [torch.tensor([True, False]), True])
+def test_bools_are_not_subtracted(other: torch.Tensor | bool) -> None:
+    for subtract in (torch.sub, torch.rsub, lambda x, y: x - y):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match="bool"):
+            torch.compile(subtract, backend="npu")(torch.ones(2), other)

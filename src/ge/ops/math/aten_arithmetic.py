@@ -177,14 +177,20 @@ def _add(n: AtenNode) -> Any:
     alpha = n.arg("alpha", 1)
     name = n.type.partition(".")[0]
     first, second = (b, a) if name == "rsub" else (a, b)
+    if name != "add" and any(_is_bool(n.arg(k)) for k in ("self", "other")):
+        raise Unsupported(f"{name} of bools")  # PyTorch's error
     if kind == "bool":
-        if name != "add" or not alpha:
-            raise Unsupported(f"{name} of bools")
+        if not alpha:
+            raise Unsupported("add of bools")
         return n.op("Or", first, second)
     if alpha != 1:
         second = _scaled(n, second, alpha)
         first = n.wide(first)
     return n.back(n.op("Add" if name == "add" else "Sub", first, second))
+
+
+def _is_bool(value: Any) -> bool:
+    return value.dtype == ir.DataType.BOOL if isinstance(value, ir.Value) else isinstance(value, bool)
 
 
 def _scaled(n: AtenNode, x: Any, factor: Any) -> Any:
