@@ -148,12 +148,12 @@ def judge(
     except UserCodeError as error:
         raise InvalidArgumentError(None, None, str(error)) from error
     except GeError as error:
-        return Verdict(candidate, None, {error.location or next(iter(candidate.graph.nodes)): error.cause})
+        return Verdict(candidate, None, candidate.graph.refused(error.cause, error.node))
     except OpError:
         raise
     except Exception as error:
         fault = faults.absorb(f"graph part {candidate.graph.name}", error)
-        return Verdict(candidate, None, {next(iter(candidate.graph.nodes)): str(fault)})
+        return Verdict(candidate, None, candidate.graph.refused(str(fault)))
     if isinstance(found, Lowered):
         number = number_of(layout or ()) if candidate.given else 0
         return Verdict(candidate, found, shapes=tuple(e.shape for e in inputs), layout=number)

@@ -175,6 +175,11 @@ class FlatGraph:
         """The element type of a tensor (a DataType number)."""
         return self.nodes[ref[0]].types[ref[1]]
 
+    def refused(self, reason: str, node: str = "") -> dict[str, str]:
+        """What an error keeps on the host, with its reason: the node that it names, else every node."""
+        names = [n.name for n in self.nodes.values() if n.op != ARGUMENT]
+        return dict.fromkeys([node] if node in names else names, reason)
+
     def pruned(self) -> FlatGraph:
         """The graph without nodes that neither results nor effects need; arguments all stay."""
         todo = [*(n for n, _ in self.results), *self.effects]

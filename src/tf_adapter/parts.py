@@ -148,12 +148,12 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     except UserCodeError as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     except GeError as error:
-        part.refused[error.location or next(iter(part.graph.nodes))] = error.cause
+        part.refused.update(part.graph.refused(error.cause, error.node))
         return _refused(part)
     except tf.errors.OpError:
         raise
     except Exception as error:
-        part.refused[next(iter(part.graph.nodes))] = str(faults.absorb(f"graph part {name}", error))
+        part.refused.update(part.graph.refused(str(faults.absorb(f"graph part {name}", error))))
         return _refused(part)
     if isinstance(found, Lowered):
         return npu_plan(NpuRun(_placed(part, found)), inputs)

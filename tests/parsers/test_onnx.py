@@ -551,3 +551,22 @@ def test_the_upper_bound_of_a_clip_prevails(constants: tuple[str, ...]) -> None:
     for name in constants:
         source.graph.initializer.append(numpy_helper.from_array(feeds[name], name))
     assert run(source, feeds)[0] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("operator", "x", "w"),
+    [
+        ("Conv", (1, 3, 5, 5), (4, 3, 3, 3)),
+        ("ConvTranspose", (1, 3, 5, 5), (3, 4, 1, 1)),
+        ("MatMul", (4, 8), (8, 8)),
+    ],
+)
+def test_a_clip_with_its_bounds_in_reverse_joins_a_product(
+    operator: str, x: tuple[int, ...], w: tuple[int, ...]
+) -> None:
+    sizes = [",".join(map(str, s)) for s in (x, w)]
+    source = model(
+        f"g (float[{sizes[0]}] x, float[{sizes[1]}] w) => (float[a,b{',c,d' * (len(x) > 2)}] y) "
+        f"<float low = {{1}}, float high = {{-1}}> {{ p = {operator} (x, w) y = Clip (p, low, high) }}"
+    )
+    assert (run(source, {"x": np.ones(x, np.float32), "w": np.ones(w, np.float32)})[0] == -1).all()

@@ -622,6 +622,13 @@ case(
     lambda v: _parts(tf.exp(_spectrum(v)) / (tf.square(_spectrum(v)) + 9)),
     real(4, 5),
 )
+case(
+    "parts of a complex scalar",
+    lambda v: (
+        tf.stack([f(tf.constant(3 - 4j)) for f in (tf.math.real, tf.math.imag, tf.abs, tf.math.angle)]) * v
+    ),
+    np.float64([2]),
+)
 case("DCT", lambda v: [tf.signal.dct(v, kind) for kind in (1, 2, 3)], real(3, 8))
 case(
     "complex movement",

@@ -183,6 +183,11 @@ def test_scan_and_map() -> None:
     checked(build, X, W)
 
 
+@pytest.mark.parametrize("fold", [v1.foldl, v1.foldr])
+def test_a_fold_over_one_item_takes_no_step(fold: Callable[..., Any]) -> None:
+    checked(lambda x, _: fold(lambda a, r: a * r[:1] + r, x), X[:1], W)
+
+
 def _recurrent(x: Any, w: Any, lengths: Any) -> Any:
     """What dynamic_rnn does with sequence lengths: as many steps as the longest takes, the rest zeros."""
     steps = int(x.shape[1])

@@ -235,6 +235,7 @@ ALGEBRA = {
         lambda b, v: b.op("Clip", b.op("Clip", v, min=-1.0, max=0.0), min=1.0, max=3.0),
         ["Clip", "Clip"],
     ),
+    "clip with its bounds in reverse": (lambda b, v: b.op("Clip", v, min=2.0, max=1.0), ["Clip"]),
     "clip from 0": (lambda b, v: b.op("Clip", v, min=0.0), ["Relu"]),
     "1 / sqrt": (lambda b, v: b.op("Reciprocal", b.op("Sqrt", b.op("Square", v))), ["Square", "Rsqrt"]),
     "select": (lambda b, v: b.op("Select", b.constant(np.ones((2, 3), bool)), v, b.op("Neg", v)), []),

@@ -43,6 +43,11 @@ def test_random_operators_go_on_from_run_to_run(run_v1_shared: Callable[..., Any
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5, err_msg=case)
 
 
+def test_loops_stay_on_the_host_if_an_input_does_not_fit(run_v1_shared: Callable[..., Any]) -> None:
+    for case, (ours, plain) in run_v1_shared("boundaries.py").items():
+        assert ours == plain, case
+
+
 def test_iterators_give_every_element_once(run_v1_shared: Callable[..., Any]) -> None:
     found = run_v1_shared("iterators.py")
     data = np.arange(48, dtype="f").reshape(12, 4) / 24

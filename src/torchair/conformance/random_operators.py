@@ -222,7 +222,10 @@ def _reduced(d: Draw) -> Call:
         ["sum", "amax", "amin", "mean", "logsumexp", "prod", "nansum", "nanmean", "aminmax", "var_mean"]
     )
     sums = name not in ("amax", "amin", "logsumexp", "aminmax")  # whether one overflows is a matter of order
-    text = f"torch.{name}({_odd(d, x, 'largest smallest' if sums else '')}, dim={d.axis(x)}, keepdim={d.chance(0.3)})"
+    open_ = "largest smallest" if sums else ""
+    if name == "var_mean":  # its mean of infinities is NaN, that of `mean` is infinite
+        open_ += " infinite nothing"
+    text = f"torch.{name}({_odd(d, x, open_)}, dim={d.axis(x)}, keepdim={d.chance(0.3)})"
     return Call(
         text,
         [x],

@@ -152,6 +152,7 @@ def _write(failure: Failure, door: str, out: Path | None) -> None:
         return
     operator = failure.program.statements[-1].operator if failure.program.statements else "none"
     stem = re.sub(r"\W+", "_", f"test_{door}_{operator}_{failure.seed}".lower())
+    out.mkdir(parents=True, exist_ok=True)
     failure.path = out / f"{stem}.py"
     failure.path.write_text(failure.text)
 

@@ -41,7 +41,7 @@ def _complex(c: Context, index: int) -> Complex:
     if isinstance(given, Complex):
         return given
     if isinstance(given, HostTensor) and given.dtype in COMPLEX:
-        parts = (np.ascontiguousarray(part) for part in (given.array.real, given.array.imag))
+        parts = (given.array.real.copy(), given.array.imag.copy())  # contiguous; a scalar stays one
         return Complex(*(c.builder.constant(part) for part in parts))
     raise Unsupported(f"input {index} is not a tensor of complex numbers")
 

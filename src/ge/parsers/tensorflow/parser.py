@@ -488,6 +488,8 @@ def _bind(request: _Request, converter: Converter, builder: GraphBuilder) -> dic
     """Values of the tensors that are given from outside, by node."""
     given: dict[Ref, Binding] = {}
     for name, (ref, desc) in request.inputs.items():
+        if desc.dtype not in TENSORS:
+            raise GeError("E10004", f"input '{name}' is {desc}, no engine accepts {desc.dtype}")
         given[ref] = builder.input(name, desc.shape, desc.dtype)
     for ref, array in request.constants.items():
         dtype = array.dtype.name

@@ -174,6 +174,8 @@ def _clip(r: Rewriter, node: ir.Node) -> ir.Value | None:
         return node.inputs[0]
     if low == 0 and high is None:
         return r.op("Relu", node.inputs[0])
+    if low is not None and high is not None and low > high:  # the upper bound wins
+        return r.op("Clip", node.inputs[0], min=high, max=high)
     inner = producer(node.inputs[0], "Clip", "Relu")
     if inner is None or not only_use(inner.outputs[0]):
         return None
