@@ -412,6 +412,21 @@ def test_a_loop_stacks_what_its_steps_give() -> None:
     np.testing.assert_array_equal(last, every[-1])
 
 
+@pytest.mark.parametrize("declared", ["float[3] o", "float[M] o", "float o"])
+@pytest.mark.parametrize("why", ["count", "condition"])
+def test_a_loop_of_no_steps_stacks_nothing_in_the_shape_of_its_steps(declared: str, why: str) -> None:
+    text = LOOP.replace("float[3] o)", f"{declared})").replace("{1}", "{1}" if why == "count" else "{0}")
+    proto = model(text)
+    proto.graph.initializer.append(
+        numpy_helper.from_array(np.asarray(0 if why == "count" else 5, np.int64), "n")
+    )
+    if declared == "float o":
+        proto.graph.node[1].attribute[0].g.output[2].type.tensor_type.ClearField("shape")
+    last, every = interpret(parse(proto), [np.ones(3, np.float32)])
+    np.testing.assert_array_equal(last, np.ones(3))
+    assert every.shape == (0, 3) and every.dtype == np.float32
+
+
 def test_a_loop_whose_shapes_change_is_unrolled() -> None:
     text = """g (float[1] x) => (float[N] y) {
         n = Constant <value = int64 {3}> ()  t = Constant <value = bool {1}> ()

@@ -346,15 +346,21 @@ def _scalar(builder: GraphBuilder, value: Any) -> Any:
     return value if not desc_of(value).rank else builder.op("Reshape", value, shape=[])
 
 
-def _rolled_loop(n: Node, count: int | None) -> Results:
-    graph, states = n.attr("body"), [_tensors([s])[0] for s in n.inputs[2:]]
-    body = n.builder.subgraph("body")
+def _one_step(n: Node, states: Sequence[Any]) -> tuple[GraphBuilder, Any, list[Any]]:
+    """The body as a graph of its own, whether it was going on, and the results."""
+    graph, body = n.attr("body"), n.builder.subgraph("body")
     counter, going = body.input("step", (), "int64"), body.input("going", (), "bool")
     inner = [body.input(f"state{i}", desc_of(s).shape, desc_of(s).dtype) for i, s in enumerate(states)]
-    args = [_bound(counter, graph.input[0], body), _bound(going, graph.input[1], body), *inner]
-    results = _tensors(n.parser.body(graph, body, args))
+    before = _bound(going, graph.input[1], body)
+    results = n.parser.body(graph, body, [_bound(counter, graph.input[0], body), before, *inner])
+    return body, before, list(_tensors(results))
+
+
+def _rolled_loop(n: Node, count: int | None) -> Results:
+    states = [_tensors([s])[0] for s in n.inputs[2:]]
+    body, before, results = _one_step(n, states)
     known = constant_of(results[0])
-    endless = results[0] is args[1] or (known is not None and bool(known.reshape(-1)[0]))
+    endless = results[0] is before or (known is not None and bool(known.reshape(-1)[0]))
     condition = n.input(1)
     first = constant_of(condition)
     if endless and (condition is None or first is not None):
@@ -405,15 +411,24 @@ def _unrolled_loop(n: Node, count: int | None) -> Results:
 
 
 def _no_steps(n: Node) -> Results:
-    """The initial states; stacked values have no elements, in the shapes that the body declares."""
+    """The initial states; stacked values have no elements, in the shapes that the body gives, else declares."""
     states = list(n.inputs[2:])
-    empty = []
-    for port in n.attr("body").output[1 + len(states) :]:
-        declared = port.type.tensor_type
-        shape = [int(d.dim_value) for d in declared.shape.dim]
-        array = np.zeros((0, *shape), numpy_dtype(dtype_from_ir(ir.DataType(declared.elem_type))))
-        empty.append(n.builder.constant(array))
-    return [*states, *empty]
+    descs = n.parser.attempt(lambda: _stacked(n, states))
+    if descs is None:
+        ports = [port.type.tensor_type for port in n.attr("body").output[1 + len(states) :]]
+        sizes = [tuple(int(d.dim_value) for d in p.shape.dim) for p in ports]
+        dtypes = [dtype_from_ir(ir.DataType(p.elem_type)) for p in ports]
+        descs = [TensorDesc(size, dtype) for size, dtype in zip(sizes, dtypes, strict=True)]
+    return [*states, *(n.builder.constant(np.zeros((0, *d.shape), numpy_dtype(d.dtype))) for d in descs)]
+
+
+def _stacked(n: Node, states: Sequence[Any]) -> list[TensorDesc]:
+    """What a step would add to each stacked value."""
+    try:
+        _, _, results = _one_step(n, _tensors(states))
+    except GeError as error:
+        raise Unsupported(error.cause, error.remedy) from error
+    return [desc_of(v) for v in results[1 + len(states) :]]
 
 
 @plugin(onnx="Scan")
