@@ -130,6 +130,7 @@ bench: $(VENV)/.project ## Every benchmark at full size (about an hour on 2 core
 	$(BIN)/python benchmarks/pytorch_eager.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/post_ops.py
+	$(BIN)/python benchmarks/products.py
 	$(BIN)/python benchmarks/implementations.py
 	$(BIN)/python benchmarks/trees.py
 	$(BIN)/python benchmarks/int8.py
@@ -147,6 +148,7 @@ test-root: | $(BIN)/python ## The wheels of dist/ and README's examples in a roo
 
 test-paddle: $(VENV_PADDLE)/.project ## The front door of PaddlePaddle, in an environment of its own
 	$(BIN_PADDLE)/python -m pytest tests/paddle
+	$(BIN_PADDLE)/python -m pytest -m exhaustive tests/packaging -k paddle
 
 test-beside: $(VENV_BESIDE)/.project ## Libraries of PyTorch and TensorFlow beside torch_npu, in an environment of their own
 	$(BIN_BESIDE)/python -m pytest -m exhaustive tests/packaging

@@ -340,6 +340,7 @@ RUNS = {
     ],
     "implementations": ["benchmarks/implementations.py", "--quick", "--only", "narrow", "rows"],
     "work after products": ["benchmarks/post_ops.py", "--quick"],
+    "products beside the peak": ["benchmarks/products.py", "--quick"],
     "ensembles of trees": ["benchmarks/trees.py", "--quick"],
     "int8 networks": ["benchmarks/int8.py", "--quick", "--networks", "resnet50", "efficientnetb0"],
     "detectors": ["benchmarks/detectors.py", "--quick"],
