@@ -3,6 +3,7 @@
 1. Debian's arm64 packages of Python and its libraries, and wheels of the dependencies, are unpacked into
    build/aarch64; nothing of this machine is changed.
 2. Debian's cross compiler builds the runtime, without oneDNN: every cube operator is a generated kernel.
+   `--wheel` takes a wheel for Python 3.11 instead (`make wheels`).
 3. qemu runs a subset of the tests: generated kernels of every cube operator, the loader of kernels, and a sample of
    ONNX's node tests.
 """
@@ -20,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "aarch64"
 SYSTEM, SITE, TREE, BUILD = (WORK / name for name in ("root", "site", "tree", "native"))
-TOOLS = {"qemu-aarch64": "qemu-user", "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "apt-get": "apt"}
+QEMU = shutil.which("qemu-aarch64") or "qemu-aarch64-static"
+TOOLS = {QEMU: "qemu-user-static", "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "apt-get": "apt"}
 DEBIAN = [
     "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "python3.11", "libpython3.11-dev", "libc6",
     "libstdc++6", "libgcc-s1", "zlib1g", "libexpat1", "libssl3", "libffi8", "libbz2-1.0", "liblzma5", "libuuid1",
@@ -103,9 +105,16 @@ def build() -> None:
         shutil.copy(made, own / f"{'lib' * (library == 'npu')}{library}.so")
 
 
+def unpack_runtime(wheel: Path) -> None:
+    """The packages of a wheel in place of links to the sources."""
+    shutil.rmtree(TREE, ignore_errors=True)
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(TREE)
+
+
 def emulated(*arguments: str) -> int:
     """Run Python under emulation."""
-    python = ["qemu-aarch64", "-L", SYSTEM, SYSTEM / "usr" / "bin" / "python3.11", *arguments]
+    python = [QEMU, "-L", SYSTEM, SYSTEM / "usr" / "bin" / "python3.11", *arguments]
     path = os.pathsep.join(map(str, (TREE, ROOT, SITE)))
     variables = {"PYTHONHOME": "/usr", "PYTHONPATH": path, "NPU_CACHE_DIR": "off", "NPU_NUM_THREADS": "2"}
     return call(*python, cwd=ROOT, **variables)
@@ -131,6 +140,7 @@ sys.exit(bool(bad))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--every", type=int, default=20, help="one in so many of ONNX's node tests")
+    parser.add_argument("--wheel", type=Path, help="a wheel for aarch64 and Python 3.11; nothing is built")
     parser.add_argument("tests", nargs="*", default=TESTS)
     arguments = parser.parse_args()
     missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
@@ -140,7 +150,7 @@ def main() -> None:
         unpack_system()
     if not SITE.is_dir():
         unpack_wheels()
-    build()
+    unpack_runtime(arguments.wheel) if arguments.wheel else build()
     failed = emulated("-c", NODES, str(arguments.every))
     failed |= emulated("-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments.tests)
     sys.exit(failed)

@@ -9,6 +9,8 @@ import logging
 import sys
 from typing import Any
 
+import numpy as np
+
 
 def _torch() -> Any:
     import torch
@@ -94,7 +96,6 @@ def torchvision() -> Any:
 def keras_hub() -> Any:
     import keras
     import keras_hub
-    import numpy as np
 
     keras.utils.set_random_seed(0)
     ones = np.ones((1, 8), "int32")
@@ -111,10 +112,19 @@ def tensorflow_probability() -> Any:
     return normal.log_prob([0.5, -1.0]), normal.cdf([0.5, -1.0])
 
 
+def paddle() -> Any:
+    import paddle
+
+    paddle.seed(0)
+    network = paddle.nn.Sequential(paddle.nn.Linear(8, 8), paddle.nn.ReLU(), paddle.nn.Linear(8, 4))
+    return network(paddle.ones([2, 8]))
+
+
 LIBRARIES = {
     function.__name__: function
     for function in (
         transformers, diffusers, accelerate, lightning, timm, torchvision, keras_hub, tensorflow_probability,
+        paddle,
     )
 }  # fmt: skip
 
@@ -122,7 +132,7 @@ LIBRARIES = {
 def main(library: str) -> None:
     result = LIBRARIES[library]()
     for values in result if isinstance(result, tuple) else (result,):
-        array = values.detach().cpu().numpy() if hasattr(values, "detach") else values.numpy()
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         print(*(f"{value:.3f}" for value in array.ravel()[:64]))
 
 

