@@ -102,7 +102,25 @@ def test_not_a_number_in_scatters(scatter, dtype: str) -> None:
 
 def test_the_tails_of_the_normal_distribution() -> None:
     p = np.float32(
-        [0, 1e-37, 1e-30, 1e-12, 1e-7, 0.0017, 0.0019, 0.1, 0.5, 0.9, 0.9985, 1 - 2**-24, 1, -1, 2]
+        [
+            0,
+            1e-37,
+            1e-30,
+            1e-12,
+            1e-7,
+            0.0017,
+            0.0019,
+            0.1,
+            0.5,
+            0.9,
+            0.9985,
+            1 - 2**-24,
+            1,
+            -1,
+            -1e-9,
+            -1e-30,
+            2,
+        ]
     )
     _agree(tf.math.ndtri, np.append(p, np.float32(np.nan)))
 

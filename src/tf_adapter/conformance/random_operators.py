@@ -642,14 +642,15 @@ def _assign_slice(d: Draw) -> Call:
 
 @_add("assign_in_body", 0.3)
 def _assign_in_body(d: Draw) -> Call:
-    """A variable written in a branch or a loop."""
+    """A variable written in a branch or a loop, whose steps a session would otherwise overlap."""
     if d.depth:
         raise LookupError("writes of nested bodies are enough")
     x = d.input(d.dtype(("float32", "int32", "float64")), d.shape((0, 1, 2)), role="state")
     text = d.choice(
         [
             "tf.cond(tf.reduce_sum({1}) > 0, lambda: {0}.assign_add({1}), lambda: {0}.assign({1} * 2))",
-            "tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + {0}.assign_add({1})), (0, {1}))[1]",
+            "tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a + {0}.assign_add({1})), (0, {1}), "
+            "parallel_iterations=1)[1]",
         ]
     )
     return Call(f"tf.identity({text})", [x, d.like(x)], noise=SUMS, effect=True)

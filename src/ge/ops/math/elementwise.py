@@ -345,7 +345,7 @@ def _ndtri(n: Node, x: Any) -> Any:
     correction = n.op("Add", n.op("Mul", n.op("Log", t), z), _polynomial(n, z, _NDTRI_TERMS))
     below = n.op("Sub", correction, t)
     tail = n.op("Select", n.op("Less", x, 0.5), below, n.op("Neg", below))
-    in_tail = n.op("And", n.op("Less", least, _NDTRI_TAIL), n.op("Greater", least, 0.0))
+    in_tail = n.op("And", n.op("Less", least, _NDTRI_TAIL), n.op("NotEqual", least, 0.0))  # NaN below 0
     return n.op("Select", in_tail, tail, centre)
 
 
