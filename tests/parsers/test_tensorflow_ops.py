@@ -536,6 +536,13 @@ for resize in ("ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic"):
             real(2, 4, 5, 3),
         )
 case("ResizeArea", lambda v: raw.ResizeArea(images=v, size=[2, 5]), real(2, 4, 5, 3))
+for aligned in (False, True):
+    for height, width in ((1, 4), (3, 1), (1, 1)):
+        case(
+            f"ResizeArea of {height} x {width}{', aligned' if aligned else ''}",
+            lambda v, aligned=aligned: raw.ResizeArea(images=v, size=[3, 2], align_corners=aligned),
+            real(2, height, width, 3),
+        )
 case(
     "CropAndResize",
     lambda v: [

@@ -395,6 +395,8 @@ def _resize_area(n: Node) -> Results:
     """Each output pixel is the mean of the area it covers."""
 
     def taps_of(size: int, out: int) -> Taps:
+        if size == 1:  # with aligned corners, the areas are empty
+            return np.zeros((out, 1), np.int64), np.ones((out, 1))
         scale = float(_scale_tf(n, size, out))
         ends = np.arange(out + 1, dtype=np.float32)[:, None] * np.float32(scale)
         pixel = np.arange(math.ceil(ends[-1, 0]))[None, :]
