@@ -389,7 +389,7 @@ def _not_finite(array: np.ndarray) -> int:
 def _largest(array: np.ndarray) -> float:
     values = _floats(array)
     finite = np.empty(0) if values is None else np.abs(values[np.isfinite(values)])
-    return float(finite.max(initial=0.0))
+    return float(np.max(finite, initial=0.0))
 
 
 def _writable(array: np.ndarray) -> np.ndarray:

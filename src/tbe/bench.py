@@ -376,7 +376,7 @@ class Memory:
 
     def read(self) -> None:
         """Read `nbytes`."""
-        list(self._workers.map(lambda part: np.add.reduce(part[0].view(np.float64)), self._parts))
+        list(self._workers.map(lambda part: np.sum(part[0].view(np.float64)), self._parts))
 
     def limit(self, copy_seconds: float, read_seconds: float) -> float:
         """Bytes a second, given the times of both."""

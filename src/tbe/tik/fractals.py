@@ -71,9 +71,10 @@ def load2dv2(m: Machine, dst: Any, src: Any, index: Any, repeat_times: Any, dst_
     first, repeats = m.whole(index, "index", 0, 65535), m.whole(repeat_times, "repeat_times", 1, 255)
     stride, gap = m.whole(src_stride, "src_stride", 0, 65535), m.whole(dst_gap, "dst_gap", 0, 65535)
     numbers = first + np.arange(repeats) * (-stride if addr_mode in ("dec", 1) else stride)
-    if numbers.min() < 0:
-        raise TikError(f"fractal {numbers.min()} of {src.name}")
-    source = part(m, src, ((int(numbers.max()) + 1) * each,), src.scope, "src").reshape(-1, each)
+    lowest, highest = int(np.min(numbers)), int(np.max(numbers))
+    if lowest < 0:
+        raise TikError(f"fractal {lowest} of {src.name}")
+    source = part(m, src, ((highest + 1) * each,), src.scope, "src").reshape(-1, each)
     into = part(m, dst, (repeats * (1 + gap) * each - gap * each,), dst.scope, "dst")
     for repeat, number in enumerate(numbers):
         fractal = source[number]

@@ -567,7 +567,7 @@ def _set(n: PaddleNode, value: Any) -> Any:
     kept = _without(shape, n.attr("decrease_axes") or ())
     for axis in n.attr("none_axes") or ():
         kept.insert(axis, 1)
-    lows = [int(p.argmax()) for p in places]
+    lows = [int(np.argmax(p)) for p in places]
     spread = n.shaped(n.spread(value, kept), shape)
     highs = [d - low - s for d, low, s in zip(desc.shape, lows, shape, strict=True)]
     padded = n.op("Pad", spread, low=lows, high=highs)
