@@ -415,11 +415,30 @@ scaler.update()
 with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
     torch.cuda.synchronize()
 torch.cuda.empty_cache()
-assert torch.cuda.get_device_properties(0).multi_processor_count >= 1 and torch.cuda.get_device_capability() is None
+assert torch.cuda.get_device_properties(0).multi_processor_count >= 1 and torch.cuda.get_device_capability() < (7, 0)
 assert torch.cuda.memory_stats()["allocated_bytes.all.current"] == torch.cuda.memory_allocated()
 print("trained")
 """
     assert _run(script, tmp_path).split() == ["npu:0", "torch.bfloat16", "npu:0", "True", "trained"]
+
+
+def test_scripts_for_cuda_are_compiled_where_triton_is_installed(tmp_path: Path) -> None:
+    """PyTorch then asks for the generation of the GPU that such a script believes in."""
+    package = tmp_path / "triton"
+    package.mkdir()
+    (package / "__init__.py").write_text('from triton import language\n__version__ = "3.7.0"\n')
+    (package / "language.py").write_text("class dtype: ...\n")
+    (package / "backends.py").write_text("backends = {}\n")
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import torch
+from torch_npu.contrib import transfer_to_npu
+from torch.utils._triton import has_triton, has_triton_package, has_triton_tma_device
+assert has_triton_package() and not has_triton() and not has_triton_tma_device()
+print(torch.compile(lambda x: torch.relu(x) + 1, backend="npu")(torch.ones(2)).tolist())
+"""
+    assert _run(script, tmp_path).strip() == "[2.0, 2.0]"
 
 
 def test_values_of_one_device_are_not_mixed_up_with_numbers() -> None:

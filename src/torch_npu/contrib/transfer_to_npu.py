@@ -67,6 +67,12 @@ def _all_to_one(
     return (whole[0],), (whole[1] or {},)
 
 
+def _capability(device: Any = None) -> tuple[int, int]:
+    """Older than every GPU: scripts, and PyTorch where it finds Triton, compare this with what they need of a GPU."""
+    properties = torch_npu.npu.get_device_properties(device)
+    return properties.major, properties.minor
+
+
 def _transfer() -> None:
     space: Any = torch
     for name in _FACTORIES:
@@ -81,6 +87,7 @@ def _transfer() -> None:
     for name in (*torch_npu.npu.__all__, "is_bf16_supported"):
         if name != "amp":
             setattr(torch.cuda, name, getattr(torch_npu.npu, name))
+    torch.cuda.get_device_capability = _capability
     for name in _TYPES:
         setattr(torch.cuda, f"{name}Tensor", _on_npu(getattr(torch, f"{name}Tensor")))
     torch.cuda.amp.autocast = torch_npu.npu.amp.autocast  # type: ignore[assignment,misc]

@@ -154,6 +154,7 @@ class _Properties:
         self.name = name
         self.total_memory = total_memory
         self.multi_processor_count = npu_runtime.num_threads()
+        self.major = self.minor = 0  # older than every GPU, for code that compares
 
 
 def get_device_properties(device: Any = None) -> _Properties:
