@@ -422,23 +422,44 @@ print("trained")
     assert _run(script, tmp_path).split() == ["npu:0", "torch.bfloat16", "npu:0", "True", "trained"]
 
 
-def test_scripts_for_cuda_are_compiled_where_triton_is_installed(tmp_path: Path) -> None:
-    """PyTorch then asks for the generation of the GPU that such a script believes in."""
-    package = tmp_path / "triton"
-    package.mkdir()
-    (package / "__init__.py").write_text('from triton import language\n__version__ = "3.7.0"\n')
-    (package / "language.py").write_text("class dtype: ...\n")
-    (package / "backends.py").write_text("backends = {}\n")
-    script = f"""
-import sys
-sys.path.insert(0, {str(tmp_path)!r})
+def test_scripts_for_cuda_name_devices_in_every_form(tmp_path: Path) -> None:
+    script = """
 import torch
 from torch_npu.contrib import transfer_to_npu
-from torch.utils._triton import has_triton, has_triton_package, has_triton_tma_device
-assert has_triton_package() and not has_triton() and not has_triton_tma_device()
-print(torch.compile(lambda x: torch.relu(x) + 1, backend="npu")(torch.ones(2)).tolist())
+for device in ("cuda:0", torch.device("cuda:0"), torch.device("cuda", 0), 0, "cuda"):
+    for name in ("synchronize", "get_device_properties", "get_device_name", "get_device_capability", "mem_get_info",
+                 "memory_allocated", "max_memory_allocated", "memory_reserved", "reset_peak_memory_stats", "set_device",
+                 "current_stream", "default_stream", "memory_stats", "get_rng_state", "Stream"):
+        getattr(torch.cuda, name)(device)
+    with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+        assert torch.Generator(device).device.type == "npu"
+        for made in (torch.ones(2).cuda(device), torch.ones(2).to(device), torch.ones(2, device=device),
+                     torch.nn.Linear(2, 2).cuda(device).weight, torch.ones(2).to(device=device),
+                     torch.randn(2, generator=torch.Generator(device=device), device=device)):
+            assert made.is_cuda and made.device == torch.device("npu:0"), (device, made.device)
+assert torch.ones(2).type("torch.cuda.HalfTensor").type() == "torch.npu.HalfTensor"
+assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream) and not torch.cuda.is_current_stream_capturing()
+print("named")
 """
-    assert _run(script, tmp_path).strip() == "[2.0, 2.0]"
+    assert _run(script, tmp_path).strip() == "named"
+
+
+def test_scripts_for_cuda_find_no_gpu_for_triton(tmp_path: Path) -> None:
+    """Where Triton is installed, PyTorch asks for the generation of the GPU that such a script believes in."""
+    script = """
+import sys, types
+import torch
+import torch._inductor.config
+from torch._dynamo import device_interface
+from torch.utils import _triton
+from torch_npu.contrib import transfer_to_npu
+sys.modules["triton"] = types.ModuleType("triton")
+sys.modules["triton.backends"] = sys.modules["triton"].backends = types.SimpleNamespace(backends={})
+_triton.has_triton_package = lambda: True
+assert torch.cuda.is_available()
+print(_triton.has_triton(), _triton.has_triton_tma_device(), torch.cuda.get_device_capability("cuda:0"))
+"""
+    assert _run(script, tmp_path).strip() == "False False (0, 0)"
 
 
 def test_values_of_one_device_are_not_mixed_up_with_numbers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ _TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", 
 
 
 def _npu(value: Any) -> Any:
-    """A device as it is called here."""
+    """A device, or a type of its tensors, as it is called here."""
     if isinstance(value, str) and value.partition(":")[0] == "cuda":
         return "npu" + value[4:]
+    if isinstance(value, str) and value.startswith("torch.cuda."):
+        return "torch.npu." + value[11:]
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("npu", value.index or 0)
     return value
@@ -81,13 +84,22 @@ def _transfer() -> None:
         setattr(torch.Tensor, name, _translated(getattr(torch.Tensor, name)))
     for owner in (torch.Tensor, torch.nn.Module):
         kind: Any = owner
-        kind.cuda = kind.npu
+        kind.cuda = _translated(kind.npu)
     torch.nn.Module.to = _translated(torch.nn.Module.to)  # type: ignore[method-assign]
     torch.Tensor.is_cuda = property(lambda self: self.device.type == "npu")  # type: ignore[assignment]
     for name in (*torch_npu.npu.__all__, "is_bf16_supported"):
         if name != "amp":
-            setattr(torch.cuda, name, getattr(torch_npu.npu, name))
-    torch.cuda.get_device_capability = _capability
+            found = getattr(torch_npu.npu, name)
+            setattr(torch.cuda, name, _translated(found) if isinstance(found, FunctionType) else found)
+    makers = (
+        (torch_npu.npu.Stream, "__new__"),
+        (torch_npu.npu.device, "__init__"),
+        (type(torch.Generator), "__call__"),
+    )
+    for kind, maker in makers:
+        setattr(kind, maker, _translated(getattr(kind, maker)))
+    torch.cuda.get_device_capability = _translated(_capability)
+    torch.cuda.is_current_stream_capturing = lambda: False
     for name in _TYPES:
         setattr(torch.cuda, f"{name}Tensor", _on_npu(getattr(torch, f"{name}Tensor")))
     torch.cuda.amp.autocast = torch_npu.npu.amp.autocast  # type: ignore[assignment,misc]
@@ -95,8 +107,8 @@ def _transfer() -> None:
     torch.autocast.__init__ = _translated(torch.autocast.__init__)  # type: ignore[method-assign]
     torch.amp.GradScaler.__init__ = _translated(torch.amp.GradScaler.__init__)  # type: ignore[method-assign]
     for module in ("torch._utils", "torch.nn.parallel.data_parallel"):
-        found: Any = sys.modules[module]
-        found._get_available_device_type = lambda: "npu"
+        place: Any = sys.modules[module]
+        place._get_available_device_type = lambda: "npu"
     torch.nn.DataParallel.scatter = _all_to_one  # type: ignore[method-assign]
     if torch.distributed.is_available():
         torch.distributed.init_process_group = _other_backend(torch.distributed.init_process_group)
