@@ -127,6 +127,15 @@ def test_a_run_on_wrong_numbers_fails_and_the_next_is_right(name: str) -> None:
         np.testing.assert_array_equal(compiled(*good), expected)
 
 
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("divisor", ["<int32 b = {0}>", ""])
+def test_nothing_may_be_divided_by_zero(op: str, divisor: str) -> None:
+    fed = "int32[0,2] a" if divisor else "int32[0,2] a, int32[2] b"
+    compiled = ge.compile(model(f"({fed}) => (int32[0,2] y) {divisor} {{ [n] y = {op}(a, b) }}"))
+    given = [np.zeros((0, 2), np.int32)] + ([] if divisor else [np.zeros(2, np.int32)])
+    assert compiled(*given).shape == (0, 2)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -72,6 +72,19 @@ def test_constants_that_are_wrong_are_the_hosts_error() -> None:
         function(tf.ones([3]))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint16", "int64"])
+def test_nothing_may_be_divided_by_zero(dtype: str) -> None:
+    def body(x: Any, y: Any) -> tuple[Any, ...]:
+        quotients = x // y, tf.truncatediv(x, y)
+        return (*quotients, x % y, tf.truncatemod(x, y)) if dtype in ("int32", "int64") else quotients
+
+    x, zero = tf.zeros([0, 3], dtype), tf.zeros([3], dtype)
+    for y in (zero, zero[0], tf.zeros([1, 1], dtype)):
+        assert same(body, x, y).wholly
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.function(body)(zero, zero)
+
+
 def test_floats_may_be_divided_by_zero() -> None:
     assert same(lambda x, y: (x / y, x // y, x % y), tf.constant([1.0, -1.0]), tf.zeros([2])).wholly
 

@@ -43,13 +43,13 @@ def places_of(
         raise Unsupported("a constant index is out of range: PyTorch's own kernel says so") from error
 
 
-def divisor_of(n: AtenNode, value: Any) -> Any:
+def divisor_of(n: AtenNode, value: Any, dividend: Any) -> Any:
     """A divisor that is not zero where it is a whole number."""
     if desc_of(value).dtype not in INTS:
         return value
     text = f"ZeroDivisionError: {_named(n)}: " + "{what}{place} is 0"
     try:
-        return nonzero(n.builder, value, operator=n.type, message=text)
+        return nonzero(n.builder, value, dividend, operator=n.type, message=text)
     except GeError as error:
         raise Unsupported("a constant divisor is zero: PyTorch's own kernel says so") from error
 

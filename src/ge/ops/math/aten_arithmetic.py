@@ -158,7 +158,7 @@ def _declare_binary(name: str, type_: str) -> None:
     @aten(name)
     def mapped_(n: AtenNode) -> Any:
         a, b, _ = _operands(n)
-        return _arithmetic(n, type_, a, divisor_of(n, b) if type_ == "FMod" else b)
+        return _arithmetic(n, type_, a, divisor_of(n, b, a) if type_ == "FMod" else b)
 
 
 for _name, _type in {
@@ -208,7 +208,7 @@ def _div_mode(n: AtenNode) -> Any:
     if mode is None:
         return n.op("Div", a, b)
     if kind in INTS:
-        return n.op("FloorDiv" if mode == "floor" else "Div", a, divisor_of(n, b))
+        return n.op("FloorDiv" if mode == "floor" else "Div", a, divisor_of(n, b, a))
     wide_a, wide_b = n.wide(a), n.wide(b)
     if mode == "trunc":
         return n.back(n.op("Trunc", n.op("Div", wide_a, wide_b)))
@@ -238,7 +238,7 @@ def _remainder(n: AtenNode) -> Any:
     if kind == "bool":
         raise Unsupported("remainder of bools")
     if kind in INTS:
-        return n.op("Mod", a, divisor_of(n, b))
+        return n.op("Mod", a, divisor_of(n, b, a))
     a, b = n.wide(a), n.wide(b)
     rest = n.op("FMod", a, b)
     other_sign = n.op(

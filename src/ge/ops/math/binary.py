@@ -166,7 +166,7 @@ def _pow(n: Node) -> Results:
 
 @plugin(onnx="Mod")
 def _mod(n: Node) -> Results:
-    return n.op("FMod" if n.attr("fmod", 0) else "Mod", n.inputs[0], divisor_of(n, n.inputs[1]))
+    return n.op("FMod" if n.attr("fmod", 0) else "Mod", n.inputs[0], divisor_of(n, n.inputs[1], n.inputs[0]))
 
 
 @plugin(onnx="BitShift")
@@ -238,12 +238,12 @@ _DIVISIONS = {
 @plugin(tensorflow=list(_DIVISIONS))
 def _divided(n: Node) -> Results:
     """Integer division by zero is an error."""
-    return n.op(_DIVISIONS[n.type], n.inputs[0], nonzero(n.builder, n.inputs[1]))
+    return n.op(_DIVISIONS[n.type], n.inputs[0], nonzero(n.builder, n.inputs[1], n.inputs[0]))
 
 
 @plugin(tensorflow="TruncateDiv")
 def _truncated_quotient(n: Node) -> Results:
-    quotient = n.op("Div", n.inputs[0], nonzero(n.builder, n.inputs[1]))
+    quotient = n.op("Div", n.inputs[0], nonzero(n.builder, n.inputs[1], n.inputs[0]))
     return n.op("Trunc", quotient) if n.desc().dtype in FLOATS else quotient
 
 
@@ -376,12 +376,14 @@ def _placed(n: Node) -> Results:
     if axis is not None and len(second) < len(first):
         axis = axis % len(first)
         b = n.op("Reshape", b, shape=[*second, *[1] * (len(first) - axis - len(second))])
-    return n.op(_PLACED[n.type], n.inputs[0], divisor_of(n, b) if n.type == "Div" else b)
+    if n.type == "Div":
+        b = divisor_of(n, b, n.inputs[0])
+    return n.op(_PLACED[n.type], n.inputs[0], b)
 
 
 @plugin(onnx=[name for name in _PLACED if name != "Pow"], since=7)
 def _aligned(n: Node) -> Results:
-    b = divisor_of(n, n.inputs[1]) if n.type == "Div" else n.inputs[1]
+    b = divisor_of(n, n.inputs[1], n.inputs[0]) if n.type == "Div" else n.inputs[1]
     return n.op(_PLACED[n.type], n.inputs[0], b)
 
 

@@ -110,9 +110,16 @@ def failing_where(n: Node, value: Any, wrong: Any, message: str) -> Any:
 
 
 def nonzero(
-    builder: GraphBuilder, value: Any, *, operator: str = "", message: str = DIVISION + _REPLACE
+    builder: GraphBuilder,
+    value: Any,
+    dividend: Any,
+    *,
+    operator: str = "",
+    message: str = DIVISION + _REPLACE,
 ) -> Any:
-    """Divisors that fail the run if one is zero; floats may be zero."""
+    """Divisors that fail the run if one is zero; floats may be zero, and so may divisors of nothing."""
+    if 0 in desc_of(dividend).shape:
+        return value
     return _checked(builder, value, {}, "divisor", operator, message)
 
 
@@ -123,9 +130,9 @@ def indices_of(
     return in_range(n.builder, value, limits, what, from_end=from_end, operator=n.type, message=INDEX)
 
 
-def divisor_of(n: Node, value: Any) -> Any:
+def divisor_of(n: Node, value: Any, dividend: Any) -> Any:
     """The divisor of an ONNX node."""
-    return nonzero(n.builder, value, operator=n.type, message=DIVISION)
+    return nonzero(n.builder, value, dividend, operator=n.type, message=DIVISION)
 
 
 def checked_inputs(
@@ -139,6 +146,8 @@ def checked_inputs(
     operator, view, _ = select(type_, "", values, attrs)
     made = list(values)
     for index, rule in operator.rules(view).items():
+        if not rule and any(0 in desc_of(value).shape for value in values):
+            continue  # nothing is divided
         what, text = (list(operator.prototype.inputs)[index], INDEX) if rule else ("divisor", DIVISION)
         made[index] = _checked(builder, values[index], rule, what, type_, text)
     return made
