@@ -114,6 +114,14 @@ def test_a_similar_function_is_not_taken():
     assert "Gelu" not in types(transformed(build, *PATTERNS))
 
 
+def test_a_function_that_is_nan_at_an_infinity_keeps_that():
+    def build(b):
+        v = x(b)
+        return b.op("Add", v, b.op("Softplus", b.op("Neg", v)))  # softplus(v), but NaN at -infinity
+
+    assert types(transformed(build, *PATTERNS)) == ["Neg", "Softplus", "Add"]
+
+
 # -- softmax -----------------------------------------------------------------------------------------------------
 
 

@@ -93,10 +93,12 @@ def _joins(node: ir.Node, inside: dict[ir.Node, None], root: ir.Node) -> bool:
     return same and all(use.node in inside for use in node.outputs[0].uses())
 
 
+_FAR = (1e4, -1e4, np.inf, -np.inf)
+
+
 def _probe() -> np.ndarray:
-    return np.concatenate([np.linspace(-9, 9, 73), [0.01, -0.01, 3.0, -3.0, 0.3333, 20.0, -20.0]]).astype(
-        np.float32
-    )
+    near = np.concatenate([np.linspace(-9, 9, 73), [0.01, -0.01, 3.0, -3.0, 0.3333, 20.0, -20.0]])
+    return np.concatenate([near, _FAR]).astype(np.float32)
 
 
 @lru_cache(maxsize=64)
@@ -176,11 +178,18 @@ def _match(values: np.ndarray, tolerance: float) -> tuple[str, Attrs] | None:
     finite = np.abs(_probe()) <= 9  # beyond, a formula may overflow where the operator does not
     errors = {}
     for type_, attrs in _CANDIDATES:
-        wanted = _known(type_, attrs)[finite]
+        known = _known(type_, attrs)
+        wanted = known[finite]
         error = float(np.max(np.abs(values[finite] - wanted) / np.maximum(1, np.abs(wanted))))
-        if error <= tolerance:  # false for NaN
+        if error <= tolerance and _alike_at_infinity(values, known):  # false for NaN
             errors[type_, attrs] = error
     return min(errors, key=errors.__getitem__, default=None)
+
+
+def _alike_at_infinity(values: np.ndarray, known: np.ndarray) -> bool:
+    """False if only one is NaN at an infinity, as x + softplus(-x) is; unless a large number already overflows."""
+    overflow = ~np.isfinite(values[-4:-2])
+    return bool(np.all(overflow | (np.isnan(values[-2:]) == np.isnan(known[-2:]))))
 
 
 def _swish(r: Rewriter, node: ir.Node) -> ir.Value | None:
@@ -221,7 +230,7 @@ class FuseActivations(RewritePass):
     1. A region of nodes whose operators are parts of formulas (their trait `formula`), that computes one function of
        one value of float32 or a 16-bit float, and that nothing else reads, is replaced by Gelu (either form), Swish,
        HardSwish, HardSigmoid, Mish, Sigmoid, Softplus or Tanh when it has that function's values at probe points:
-       within 3e-6, or half a rounding of a 16-bit type.
+       within 3e-6, or half a rounding of a 16-bit type, and NaN at the same infinities.
     2. x * sigmoid(b * x) is Swish with that b; max(x, a * x) with 0 < a <= 1 is LeakyRelu.
     3. A region with an outside reader is not fused.
     """
