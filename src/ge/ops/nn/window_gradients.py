@@ -299,7 +299,8 @@ class MaxPoolGrad(PoolGrad):
         views = array_windows(data, _window(op), -np.inf)
         flat = views.reshape(*slope.shape, math.prod(op.kernel))
         chosen = np.arange(flat.shape[-1]) == flat.argmax(-1)[..., None]
-        return _outcome(op, _spread(op, (chosen * slope[..., None]).reshape(views.shape), data.shape))
+        spread = np.where(chosen, slope[..., None], 0)  # a product with infinity would be NaN
+        return _outcome(op, _spread(op, spread.reshape(views.shape), data.shape))
 
     @staticmethod
     def task(op: NodeView, inputs: list[View], outputs: list[View]) -> Task:
@@ -347,7 +348,8 @@ class AvgPoolGrad(PoolGrad):
         slope = widened_array(arrays[0]).transpose(channels_first_perm(len(op.kernel) + 2, op.data_format))
         inside = _inside(op)
         axes = tuple(range(-len(op.kernel), 0))
-        shares = inside / inside.sum(axes, keepdims=True) * slope.reshape(*slope.shape, *(1,) * len(axes))
+        with np.errstate(invalid="ignore"):
+            shares = inside / inside.sum(axes, keepdims=True) * slope.reshape(*slope.shape, *(1,) * len(axes))
         return _outcome(op, _spread(op, shares, _first(op.outputs[0], op)))
 
     @staticmethod
