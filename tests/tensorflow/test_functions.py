@@ -167,6 +167,26 @@ def test_gradients_of_a_branch_inside_a_branch(values: tuple[float, ...]) -> Non
     assert same(function, *(tf.constant([v]) for v in values)).wholly
 
 
+@pytest.mark.parametrize("value", [0.5, 2.0])
+def test_the_gradient_of_a_branch_with_a_loop_over_rows(value: float) -> None:
+    """The loop keeps places of its rows for the gradient, of other shapes than the other branch hands out."""
+
+    def rows(x: Any) -> Any:
+        return tf.while_loop(
+            lambda i, a: i < tf.shape(x)[0],
+            lambda i, a: (i + 1, a.write(i, x[i])),
+            (tf.constant(0), tf.TensorArray(x.dtype, tf.shape(x)[0])),
+        )[1].stack()
+
+    def function(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = tf.cond(tf.reduce_max(y) > 1, lambda: rows(x), lambda: x)
+        return result, tape.gradient(result, x)
+
+    same(function, tf.ones([1, 1, 1], tf.float16), tf.constant([value]))
+
+
 def test_gradient_outside_of_the_function() -> None:
     weights = tf.Variable(_matrix(4, 4))
 

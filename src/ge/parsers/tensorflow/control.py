@@ -372,8 +372,11 @@ def changed_variables(before: dict[str, ir.Value], states: Sequence[dict[str, ir
 
 
 def _check_alike(graphs: Sequence[ir.Graph]) -> None:
-    shapes = [[desc_of(v) for v in g.outputs] for g in graphs]
-    assert shapes[0] == shapes[1], f"branches return {shapes[0]} and {shapes[1]}"
+    """What else a branch returns, such as the tensors of a list, must have one shape as well."""
+    for first, second in zip(*(map(desc_of, g.outputs) for g in graphs), strict=True):
+        if first != second:
+            cause = f"a list or a variable holds {first} after one branch and {second} after the other"
+            raise Unsupported(cause, "give both branches tensors of one shape")
 
 
 # -- version 1 switches whose predicate is known -------------------------------------------------------------
