@@ -140,6 +140,13 @@ class SessionDoor(version_2.TensorFlowDoor):
     def measurable(self, program: Program) -> bool:
         return not self._random(program)
 
+    def second_opinion(self, program: Program, runs: Runs) -> Any:
+        """TensorFlow's operators one by one, where a session's optimiser or its gradients differ."""
+        if self._random(program):
+            return None
+        with context.eager_mode():
+            return self._called(version_2.eager, program, runs, self.host, None)
+
     def reference(self, program: Program, runs: Runs, rounding: Rounding | None) -> Any:
         if rounding is None:
             return super().reference(program, runs, None)

@@ -49,6 +49,20 @@ _unary("nn.softsign nn.silu math.asin math.acos nn.leaky_relu", FLOATS, weight=0
 # TensorFlow's kernels give zero or minus zero for minus zero, by the position of the element.
 for _name in ("math.xdivy", "math.xlogy"):
     OPERATORS[_name] = (0.3, partial(lambda n, d: _pair(f"tf.{n}({{0}} + 0, {{1}})", d), _name))
+# TensorFlow's kernels: the reciprocal of 3e35 is off by 2e-5, and log1p(4 - 1.8e308j) has the angle 2e-305.
+_LIMITS = {"math.reciprocal": ("float32", 1e35), "math.log1p": ("complex64 complex128", 1e15)}
+
+
+def _limited(n: str, d: Draw) -> Call:
+    x = d.pick(FLOATS + COMPLEX)
+    dtypes, limit = _LIMITS[n]
+    large = f"(tf.abs({{0}}) > {limit}) & (tf.abs({{0}}) < np.inf)"
+    given = f"tf.where({large}, tf.ones_like({{0}}), {{0}})" if x.dtype in dtypes.split() else "{0}"
+    return Call(f"tf.{n}({given})", [x])
+
+
+for _name in _LIMITS:
+    OPERATORS[_name] = (0.3, partial(_limited, _name))
 OPERATORS["erf"] = (0.3, lambda d: Call("tf.math.erf(tf.clip_by_value({0}, -30, 30))", [d.pick(FLOATS)]))
 _unary("nn.elu nn.selu nn.softplus nn.gelu math.erfc math.lgamma math.digamma math.ndtri", FLOATS, UNIT, 0.3)
 _unary("math.lgamma math.digamma", FLOATS, SUMS, 0.3)  # TensorFlow's are several units off near their zeros
@@ -281,6 +295,8 @@ def _resize(d: Draw) -> Call:
     x = d.pick(("float32", "float64"), (4,), lambda v: min(v.shape[1:]) > 0)
     finite = "tf.where(tf.math.is_finite({0}), {0}, tf.zeros_like({0}))"
     how = d.choice(["bilinear", "nearest", "bicubic", "area"])
+    if how == "bicubic" and "gradient" in d.options:  # it multiplies slopes that do not count by zero, too
+        how = "bilinear"
     return Call(
         f"tf.image.resize({finite}, [{d.integer(1, 7)}, {d.integer(1, 7)}], '{how}')", [x], noise=SUMS
     )
@@ -302,10 +318,9 @@ def _pool(n: str, d: Draw) -> Call:
         window = min(window, *x.shape[1:3])
     noise = Noise.WINDOW if n == "max_pool2d" else SUMS  # its kernels differ in the maximum of NaN
     if n == "max_pool2d":  # and in where it was
-        odd = _odd(d, x, _ORDERED, "nan")
-        given = odd if odd != _ORDERED or "gradient" in d.options else "{0}"
-    else:
-        given = _odd(d, x)
+        given = _odd(d, x, _ORDERED, "nan")
+    else:  # it adds float16 up in float16
+        given = _odd(d, x, without="largest smallest" if x.dtype == "float16" else "")
     return Call(f"tf.nn.{n}({given}, {window}, {stride}, '{pad}')", [x], noise=noise)
 
 
@@ -330,7 +345,7 @@ def _attention(d: Draw) -> Call:
     x = d.pick(("float32", "float64", "bfloat16"), (3, 4), lambda v: min(v.shape) > 0)
     mask = d.of("bool", (x.shape[-2], x.shape[-2]))
     text = (
-        "tf.matmul(tf.nn.softmax(tf.where({2}, tf.matmul({0}, {1}, transpose_b=True) * 0.5, "
+        "tf.matmul(tf.nn.softmax(tf.where({2}, tf.minimum(tf.matmul({0}, {1}, transpose_b=True) * 0.5, {0}.dtype.max), "
         f"{d.choice(['-1e9', '-np.inf', '{0}.dtype.min'])})), {{1}})"
     )
     return Call(text, [x, d.like(x), mask], noise=SUMS)

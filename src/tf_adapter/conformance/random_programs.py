@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 os.environ.setdefault("NPU_AS_DEFAULT", "0")
@@ -220,9 +221,18 @@ class TensorFlowDoor(PythonDoor):
         return tf.where(tf.math.is_finite(tensor), tensor, stand_in)
 
     def contradicts(self, program: Program, arrays: Sequence[Any], results: Sequence[Any]) -> bool:
-        """True for convolutions of an empty batch: they have the shape of their input, whatever TensorFlow infers."""
-        if all(r.size for r in results):
+        """True where a value has another type or shape than TensorFlow infers, or where the mode itself fails on it.
+
+        Convolutions of an empty batch have the shape of their input; arrays of no tensors are float32, or cannot be
+        stacked in a function.
+        """
+        if all(a.size for a in arrays) and all(r.size for r in results):
             return False
+        if self._invalid(program, [list(arrays)]):
+            return True
+        values = tuple(v for s in program.statements for v in s.results)
+        whole = replace(program, results=values, options=())
+        found = self.reference(whole, [list(arrays)], None)[0]
         with tf.Graph().as_default():
             fed = [
                 tf.Variable(a)
@@ -230,9 +240,12 @@ class TensorFlowDoor(PythonDoor):
                 else tf.compat.v1.placeholder(tf.as_dtype(a.dtype), a.shape)
                 for a, i in zip(arrays, program.inputs, strict=True)
             ]
-            symbols = called(self.function(program), fed, program.options)
+            symbols = called(self.function(whole), fed, whole.options)
         # States follow the symbols.
-        return not all(s.shape.is_compatible_with(r.shape) for s, r in zip(symbols, results, strict=False))
+        return not all(
+            s.dtype == r.dtype and s.shape.is_compatible_with(r.shape)
+            for s, r in zip(symbols, found, strict=False)
+        )
 
     def same_reference(self, program: Program) -> bool:
         """Random numbers follow from the way of the call, and so do shapes of what loops without a step collect."""
@@ -243,6 +256,15 @@ class TensorFlowDoor(PythonDoor):
 
     def _random(self, program: Program) -> bool:
         return "random" in program.operators()
+
+    def second_opinion(self, program: Program, runs: Runs) -> Any:
+        """TensorFlow itself in the other way: its functions and its operators differ, as in gradients of unread values
+        (zero times infinity, or none) and in arrays of no tensors.
+        """
+        if self._random(program) or program.mode == self.plain:
+            return None
+        way = program.mode if self.same_reference(program) else self.plain
+        return self._called(self.ways[way], program, runs, self.host, None)
 
     def run(self, program: Program, runs: Runs) -> Any:
         try:

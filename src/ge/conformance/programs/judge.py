@@ -31,7 +31,11 @@ _OVERFLOWS = (OVERFLOW, 4, 5)  # and with other signs, in case later operators h
 INFINITE = 6  # the noisy run in which terms whose products overflow are infinite
 _GRIDS = {7: 0.25, 8: 0.75}  # runs with fewer digits per term, so that nearly equal terms become equal
 _DENORMAL = (0, 2, 3)  # runs in which denormal numbers are zeros, or ordinary ones
-_COARSE = (OVERFLOW, INFINITE, *_GRIDS)  # these runs decide which elements are compared, not the tolerance
+ORDINARY = 9  # the run in which denormal operands are ordinary numbers, and nothing else changes
+SMALLER = 10  # the run without the largest numbers, whose reciprocals are denormal
+SIGNS = 11  # the run in which results that are zero have the other sign
+# These runs decide which elements are compared, not the tolerance.
+_COARSE = (OVERFLOW, INFINITE, *_GRIDS, ORDINARY, SMALLER, SIGNS)
 GRADIENTS = 8.0  # further factor for gradients: rounding in the backward pass is not perturbed
 STEPS = 8.0  # further factor for loops, which accumulate backward rounding
 # Operators after a window may hide one replacement value (as Relu does), but not all signs and sizes.
@@ -83,7 +87,8 @@ def _rounding(seed: int) -> Rounding:
 
     The runs also cover other legal differences: the first flushes denormals, the second shrinks terms that overflow
     only in some orders of summation, the third and the fourth enlarge denormals that the framework may have flushed.
-    Before a result is reported as wrong, further runs make overflowing terms infinite and nearly equal terms equal.
+    Before a result is reported as wrong, further runs make overflowing terms infinite and nearly equal terms equal,
+    and three show what depends on flushed operands, on flushed reciprocals and on the sign of zero alone.
     """
     rng = np.random.default_rng(seed)
 
@@ -114,9 +119,16 @@ def _rounding(seed: int) -> Rounding:
             factor = np.where((size > 0) & (size < tiny), 16 / eps, factor)
         if seed == 2:  # also values that become smaller
             factor = np.where((size > 0) & (size < 256 * tiny), 16 / eps, factor)
+        if seed == ORDINARY:
+            denormal = (size > 0) & (size < tiny)
+            factor = np.where(denormal, 16 * tiny / eps / np.where(denormal, size, 1.0), factor)
+        if seed == SMALLER:
+            factor = np.where(np.isfinite(size) & (size > most / 16), 2.0**-10, factor)
+        if seed == SIGNS and place is Place.RESULT:
+            factor = np.where(size == 0, -1.0, factor)
         return np.asarray(factor)
 
-    replacement = None if seed in _OUTCOMES else _STAND_INS[seed % len(_STAND_INS)]
+    replacement = None if seed in (*_OUTCOMES, ORDINARY) else _STAND_INS[seed % len(_STAND_INS)]
     return Rounding(factors, replacement, _OUTCOMES.get(seed), seed)
 
 
@@ -256,7 +268,8 @@ class Reference:
                 reference = Reference(self.door, alone, self.runs)
                 if len(reference.exact) > run:
                     return reference.of(run, 0, count)
-        return _loose(array)
+        others = self._perturbed(run, ORDINARY)
+        return _loose(array, others[position] if others else array)
 
     def _measured(self, run: int, position: int, count: int) -> Expected:
         array = self.exact[run][position]
@@ -273,8 +286,11 @@ class Reference:
         key = (run if self._repeated else 0, seed)
         if key not in self._disturbed:
             runs = [self.runs[run]] if self._repeated else self.runs
+            rounding = _rounding(seed) if self.door.measurable(self.program) else None
+            if seed == ORDINARY:
+                runs = [[_ordinary(array) for array in arrays] for arrays in runs]
             try:
-                self._disturbed[key] = self._answers(runs, _rounding(seed))
+                self._disturbed[key] = self._answers(runs, rounding)
             except Exception:  # the perturbation changed control flow
                 self._disturbed[key] = []
         found = self._disturbed[key]
@@ -297,14 +313,30 @@ def _expected(
     return _measured(array, others, slack, steps)
 
 
-def _loose(array: np.ndarray) -> Expected:
-    """Tolerance without measurement: half the digits of the largest element; integers are not compared."""
+def _ordinary(array: np.ndarray) -> np.ndarray:
+    """An array whose denormal numbers are ordinary ones."""
+    if not is_float(array.dtype):
+        return array
+    factors = _rounding(ORDINARY)(array, Place.ARGUMENT)
+    return np.asarray((array.astype(np.float64) * factors).astype(array.dtype))
+
+
+def _loose(array: np.ndarray, ordinary: np.ndarray) -> Expected:
+    """Tolerance without measurement: half the digits of the largest element, or of one; integers are not compared.
+
+    ordinary: the result without denormal operands. What depends on them is not compared either.
+    """
     if not (is_float(array.dtype) or array.dtype.kind == "c"):
         return Expected(array, np.zeros(array.shape), np.zeros(array.shape, bool))
     wide = np.abs(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
     info = np.finfo(array.dtype) if array.dtype.kind == "c" else ml_dtypes.finfo(array.dtype)
-    largest = np.max(wide[np.isfinite(wide)], initial=0.0)
-    return Expected(array, np.full(array.shape, largest * float(info.eps) ** 0.5), np.isfinite(wide))
+    largest = np.max(wide[np.isfinite(wide)], initial=1.0)
+    stable = np.isfinite(wide)
+    if ordinary.shape == array.shape:
+        with np.errstate(all="ignore"):
+            moved = np.abs(ordinary.astype(array.dtype) - array).astype(np.float64)
+            stable &= np.isfinite(moved) & (moved <= 0.5 * wide)
+    return Expected(array, np.full(array.shape, largest * float(info.eps) ** 0.5), stable)
 
 
 def strictest(array: np.ndarray) -> Expected:
@@ -332,7 +364,11 @@ def _measured(array: np.ndarray, others: Mapping[int, np.ndarray], slack: float,
             stable &= np.where(finite, np.isfinite(moved), same)
             if seed in _DENORMAL:  # it depends on whether they are flushed
                 stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.maximum(np.abs(exact), np.abs(moved))))
-            if seed in _COARSE:  # it depends on terms that may overflow, or on last digits
+            if seed == SMALLER:  # all else may depend on the largest numbers
+                stable &= (exact != 0) | (moved == 0)
+            elif seed == ORDINARY:  # nothing else changed
+                stable &= ~(finite & (np.abs(moved - exact) > 64 * float(info.eps) * np.abs(exact)))
+            elif seed in _COARSE:  # it depends on terms that may overflow, or on last digits
                 stable &= ~(finite & (np.abs(moved - exact) > 0.5 * np.abs(exact)))
             if seed == OVERFLOW or seed not in _COARSE:
                 spread = np.maximum(spread, np.where(finite & np.isfinite(moved), np.abs(moved - exact), 0))

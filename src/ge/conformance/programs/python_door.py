@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ge.conformance.programs.door import Door, Place, Rounding, Runs
-from ge.conformance.programs.record import Block, Noise, Program, Statement
+from ge.conformance.programs.record import Block, Noise, Program, Statement, numpy_dtype
 from ge.conformance.programs.standalone import runs_text
 
 __all__ = ["Mode", "PythonDoor", "source"]
@@ -39,7 +39,9 @@ def _lines(statements: Iterable[Statement], indent: str, noisy: bool) -> list[st
         noise = statement.noise if noisy else Noise.NONE
         hook = _HOOKS.get(noise, "_argument")
         plain = noise is Noise.NONE or statement.effect
-        arguments = [a if plain else f"{hook}({a})" for a in statement.arguments]
+        kind = statement.results[0].dtype
+        precision = f", {kind!r}" if hook in ("_term", "_window") and "float" in kind else ""
+        arguments = [a if plain else f"{hook}({a}{precision})" for a in statement.arguments]
         text = statement.text.format(*arguments, **blocks)
         several = len(statement.results) > 1
         if noise not in (Noise.NONE, Noise.FLUSH):
@@ -92,17 +94,22 @@ class PythonDoor(Door):
         """A tensor whose gradient is modified in the backward pass."""
         raise NotImplementedError
 
-    def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[[Any], Any]]:
+    def _hooks(self, rounding: Rounding, gradient: bool) -> dict[str, Callable[..., Any]]:
         """Functions that the noisy source calls."""
+
+        def narrowed(array: np.ndarray, kind: str) -> np.ndarray:  # sums are in the type of the result
+            narrow = numpy_dtype(kind or array.dtype.name)
+            with np.errstate(over="ignore"):
+                return array.astype(narrow) if narrow.itemsize < array.dtype.itemsize else array
 
         def result(x: Any) -> Any:
             return self.scaled(x, lambda a: rounding(a, Place.RESULT), False)
 
-        def summand(x: Any) -> Any:
-            return self.scaled(x, lambda a: rounding(a, Place.TERM), False)
+        def summand(x: Any, kind: str = "") -> Any:
+            return self.scaled(x, lambda a: rounding(narrowed(a, kind), Place.TERM), False)
 
-        def term(x: Any) -> Any:
-            return self.changed_back(summand(x), result) if gradient else summand(x)
+        def term(x: Any, kind: str = "") -> Any:
+            return self.changed_back(summand(x, kind), result) if gradient else summand(x, kind)
 
         def argument(x: Any) -> Any:
             x = self.scaled(x, lambda a: rounding(a, Place.ARGUMENT), False)
@@ -111,8 +118,9 @@ class PythonDoor(Door):
         def sums(x: Any) -> Any:  # its gradients are sums of products
             return self.changed_back(result(x), summand) if gradient else result(x)
 
-        def window(x: Any) -> Any:
-            return term(x if rounding.replacement is None else self.finite(x, rounding.replacement_below))
+        def window(x: Any, kind: str = "") -> Any:
+            finite = x if rounding.replacement is None else self.finite(x, rounding.replacement_below)
+            return term(finite, kind)
 
         def windowed(x: Any) -> Any:
             outcome = rounding.outcome
