@@ -45,6 +45,11 @@ class _Part:
     shapes: tuple[tuple[int, ...], ...] = ()  # of the inputs it was compiled for last
     host_function: str = ""
 
+    def refuse(self, reason: str, node: str = "") -> None:
+        """Keep what an error names on the host from now on; all, where the host cannot run the part for one input."""
+        if node in self.graph.nodes or not self.host_fallback:
+            self.refused.update(self.graph.refused(reason, node))
+
 
 _parts: dict[int, _Part] = {}
 _lock = threading.Lock()
@@ -148,12 +153,12 @@ def part_compile(number: int, inputs: Sequence[Described]) -> Any:
     except UserCodeError as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     except GeError as error:
-        part.refused.update(part.graph.refused(error.cause, error.node))
+        part.refuse(error.cause, error.node)
         return _refused(part)
     except tf.errors.OpError:
         raise
     except Exception as error:
-        part.refused.update(part.graph.refused(str(faults.absorb(f"graph part {name}", error))))
+        part.refuse(str(faults.absorb(f"graph part {name}", error)))
         return _refused(part)
     if isinstance(found, Lowered):
         return npu_plan(NpuRun(_placed(part, found)), inputs)
