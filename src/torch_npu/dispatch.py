@@ -13,7 +13,7 @@ from torch import DispatchKey, DispatchKeySet
 from torch.nn.attention import SDPBackend
 from torch.utils import _pytree as pytree
 
-from torch_npu import autocast, batch_statistics, devices, layouts, recurrent
+from torch_npu import autocast, batch_statistics, devices, layer_statistics, layouts, recurrent
 from torch_npu.memory import as_cpu, as_npu, host, is_npu, lazy_host, made_npu, with_bits
 from torch_npu.storage import capacity
 
@@ -39,6 +39,7 @@ _LAZY_BITS = ("Conjugate", "Negative")  # keys of tensors that are not quite the
 _NUMBERS = frozenset({int, float, bool, type(None), str, torch.dtype})
 _is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
 _only = True  # whether there is one device; set when kernels are registered
+_KERNELS_OF_HOSTS = recurrent.KERNELS | batch_statistics.KERNELS | layer_statistics.KERNELS
 _libraries: list[Any] = []  # registrations last as long as these
 
 
@@ -693,7 +694,7 @@ def register() -> None:
         "_scaled_dot_product_fused_attention_overrideable": _attention,
         "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
     }
-    hosts = {name: _of_hosts(k) for name, k in (recurrent.KERNELS | batch_statistics.KERNELS).items()}
+    hosts = {name: _of_hosts(k) for name, k in _KERNELS_OF_HOSTS.items()}
     for name, kernel in (_structured() | _replaced() | kernels | hosts).items():
         own.impl(name, kernel)
     derived = torch.library.Library("aten", "IMPL", "AutogradPrivateUse1")

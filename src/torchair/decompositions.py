@@ -167,6 +167,42 @@ def _affine_grid(theta: torch.Tensor, size: list[int], align_corners: bool) -> t
     return grid.to(theta.dtype).view(n, *space, len(space))
 
 
+def _checked(decomposition: Callable[..., Any], accepts: Callable[..., bool]) -> Callable[..., Any]:
+    """The decomposition of operands that PyTorch's kernels accept; the others stay, for PyTorch's error."""
+
+    @functools.wraps(decomposition)
+    def checked(*args: Any, **named: Any) -> Any:
+        tensors = [v for v in (*args, *named.values()) if isinstance(v, torch.Tensor)]
+        return decomposition(*args, **named) if accepts(*(v.dtype for v in tensors)) else NotImplemented
+
+    return checked
+
+
+def _real(*dtypes: torch.dtype) -> bool:
+    return all(d.is_floating_point for d in dtypes)
+
+
+def _inexact(*dtypes: torch.dtype) -> bool:
+    return all(d.is_floating_point or d.is_complex for d in dtypes)
+
+
+def _alike(*dtypes: torch.dtype) -> bool:
+    return len(set(dtypes)) == 1
+
+
+# What the kernels of eager mode ask of the types of their operands, where decompositions ask less; addcmul's refuses
+# integers that eager mode takes.
+_ACCEPTED: dict[Any, Callable[..., bool]] = {
+    aten.addcmul.default: _inexact,
+    aten.frac.default: _real,
+    aten.heaviside.default: _alike,
+    aten.lerp.Scalar: _inexact,
+    aten.lerp.Tensor: _inexact,
+    aten.linalg_cross.default: _alike,
+    aten.logaddexp.default: _inexact,
+    aten.logaddexp2.default: _real,
+}
+
 _OWN: dict[Any, Callable[..., Any]] = {
     aten._neg_view.default: aten.neg.default,  # programs read memory, which does not know that it is negated
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
@@ -191,5 +227,6 @@ def table() -> dict[Any, Callable[..., Any]]:
     found = dict(core_aten_decompositions())
     found.update(get_decompositions(_MORE))
     kept = {op: made for op, made in found.items() if not is_mapped(str(op)) and not _draws(op)}
+    kept.update({op: _checked(kept[op], accepts) for op, accepts in _ACCEPTED.items() if op in kept})
     kept.update(_OWN)
     return kept

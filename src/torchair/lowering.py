@@ -523,9 +523,14 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the order of a call among its like matters: it draws random numbers, or it prints."""
+    """Whether the order of a call among its like matters: it, or a branch of it, draws random numbers or prints."""
     if node.target is torch.ops.torchair.npu_print.default:
         return True
+    for read in node.all_input_nodes:
+        if read.op == "get_attr" and read.graph.owning_module is not None:
+            inner = operator.attrgetter(str(read.target))(read.graph.owning_module)
+            if isinstance(inner, fx.GraphModule) and any(map(draws, inner.graph.nodes)):
+                return True
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or _label(node.target).split(".")[1:2] in _DRAW
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -176,6 +177,24 @@ def test_channels_with_infinite_weights_do_not_count() -> None:
     assert _settled("y = ConvTranspose (x0, x1)", x, w) == [False, False, True, True]
 
 
+def test_what_some_of_the_overflowing_terms_decide_does_not_count() -> None:
+    """One sum is infinite if the positive terms meet before the negative one, and finite if they do not."""
+    x = np.float32([[3e38, -3e38, 3e38]])
+    assert _settled("a = MatMul (x0, x1)\ny = IsInf (a)", x, np.float32([[2.0], [1.5], [0.1]])) == [False]
+
+
+@pytest.mark.parametrize("decision", ["IsInf ({0})", "LessOrEqual ({0}, {0})", "Hardmax <axis = 2> ({0})"])
+def test_what_products_with_the_border_decide_does_not_count(decision: str) -> None:
+    x, w = np.ones((1, 1, 3), np.float32), np.float32([[[np.inf, 1.0]], [[1.0, 1.0]]])
+    program = _program("a = Conv (x0, x1)\ny = Relu (a)", x, w)
+    conv, last = program.statements
+    conv = replace(conv, text="Conv <pads = [1, 0]> ({0}, {1})")
+    decided = replace(last, operator=decision.split()[0], text=decision, noise=Noise.NONE)
+    program = replace(program, statements=(conv, decided))
+    stable = Reference(load_door("onnx"), program).of(0, 0, judge.MANY_RUNS).stable
+    assert not stable[0, 0, :2].any()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_infinity_in_a_window_does_not_count_where_a_bound_hides_it(dtype: str) -> None:
     """Its product with the border is NaN, or left out: a bound makes 0 of that, or infinity."""
@@ -253,6 +272,14 @@ def test_tolerances_are_measured_only_for_results_that_are_off(monkeypatch: pyte
 def test_zero_stays_zero_whatever_the_slope() -> None:
     expected = _expected("y = PRelu (x0, x1)", np.float32([0.0, -1.0]), np.float32([np.inf, 2.0]))
     np.testing.assert_array_equal(expected.array, np.float32([0.0, -2.0]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("text", ["CumSum (x0, x1)", "Sign (x0)"])
+def test_zero_has_no_sign(text: str, dtype: type) -> None:
+    (found,) = _evaluated(text, [np.array([-0.0, -0.0], dtype), np.array(0)])
+    assert found.dtype == dtype
+    assert not np.signbit(found).any()
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,27 @@ def tree_of(*nodes: tuple[str, int, float, int, int]) -> onnx.ModelProto:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("aggregate", ["MIN", "MAX"])
+def test_the_extreme_of_no_weights_is_zero(aggregate: str) -> None:
+    leaf, leaves = ("LEAF", 0, 0.0, 0, 0), ([0, 1], [2, 1])
+    model = tree_of(("BRANCH_LEQ", 0, 0.5, 1, 2), leaf, leaf)
+    attributes = {a.name: a for a in model.graph.node[0].attribute}
+    given = {
+        "n_targets": 3,
+        "aggregate_function": aggregate,
+        "target_ids": leaves[0],
+        "target_weights": [10.0, -20.0],
+    }
+    for name, value in given.items():
+        if name in attributes:
+            model.graph.node[0].attribute.remove(attributes[name])
+        model.graph.node[0].attribute.append(helper.make_attribute(name, value))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [27, 3]))
+    rows = np.linspace(0, 1, 81, dtype=np.float32).reshape(27, 3)
+    (theirs,), (ours,) = both(model, rows)
+    np.testing.assert_array_equal(ours, theirs)
+
+
 CHAIN = [
     ("BRANCH_EQ", 0, 1.0, 3, 1),
     ("BRANCH_EQ", 0, 2.0, 3, 2),

@@ -221,3 +221,19 @@ def test_deformed_convolutions_read_nothing_at_infinity() -> None:
     inputs = "float[1,2,5,6] x, float[3,2,2,2] w, float[1,8,4,5] o"
     text = f"net ({inputs}) => (float[1,3,4,5] y) {{ y = DeformConv <kernel_shape = [2, 2]> (x, w, o) }}"
     np.testing.assert_allclose(_run(text, x, w, offset), _onnx_runtime(text, x, w, offset)[0], 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("space", [(3, 4), (1, 4), (4, 1), (1, 1), (2, 3, 4), (1, 3, 1), (3, 1, 2)], ids=str)
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_affine_grids_one_element_wide(dtype: str, space: tuple[int, ...], align: int) -> None:
+    rank = len(space)
+    theta = np.random.default_rng(rank).standard_normal((2, rank, rank + 1)).astype(DTYPES_OF_GRIDS[dtype])
+    text = (
+        f"net ({dtype}[2,{rank},{rank + 1}] t) => ({dtype}[2,{','.join(map(str, space))},{rank}] y) "
+        f"{{ s = Constant <value_ints = {[2, 1, *space]}> () y = AffineGrid <align_corners = {align}> (t, s) }}"
+    )
+    np.testing.assert_allclose(_run(text, theta), _onnx_runtime(text, theta)[0], 1e-5, 1e-5)
+
+
+DTYPES_OF_GRIDS = {"float": np.float32, "double": np.float64}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,35 @@ def test_numbers_beyond_the_type_of_an_npu_tensor(name: str) -> None:
             else:
                 assert found.dtype == wanted.dtype
                 torch.testing.assert_close(found, wanted, equal_nan=True, rtol=0, atol=0)
+
+
+INTEGERS, BOOLS, NUMBERS = (
+    torch.tensor([1, 2, 3]),
+    torch.tensor([True, False, True]),
+    torch.tensor([1.5, 2.0, -3.0]),
+)
+REFUSED_BY_EAGER: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    **{n: (getattr(torch, n), (BOOLS,)) for n in ("ceil", "floor", "round", "trunc")},
+    **{f"{n} of integers": (getattr(torch, n), (INTEGERS,)) for n in ("frac", "var", "std", "mean")},
+    **{n: (getattr(torch, n), (INTEGERS, INTEGERS)) for n in ("logaddexp", "logaddexp2")},
+    **{n: (getattr(torch, n), (NUMBERS, INTEGERS)) for n in ("heaviside", "dot")},
+    "cross": (torch.linalg.cross, (NUMBERS, INTEGERS)),
+    "lerp": (lambda x: torch.lerp(x, x, 0.5), (INTEGERS,)),
+    "index_put": (lambda x, y: x.index_put((y - 1,), y), (NUMBERS, INTEGERS)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_BY_EAGER)
+def test_types_that_eager_mode_refuses(name: str) -> None:
+    function, given = REFUSED_BY_EAGER[name]
+    with pytest.raises(Exception) as wanted:
+        function(*given)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=re.escape(str(wanted.value).splitlines()[0][:40])):
+        torch.compile(function, backend="npu")(*given)
+
+
+def test_integers_are_added_to_a_product_as_in_eager_mode() -> None:
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: torch.addcmul(x, x, x, value=0.5), backend="npu")
+    assert torch.equal(function(INTEGERS), torch.addcmul(INTEGERS, INTEGERS, INTEGERS, value=0.5))

@@ -49,11 +49,18 @@ _unary(
 )
 _unary(
     "nn.functional.elu nn.functional.selu nn.functional.hardsigmoid nn.functional.softplus "
-    "nn.functional.mish nn.functional.logsigmoid erfc lgamma digamma",
+    "nn.functional.mish nn.functional.logsigmoid erfc lgamma",
     FLOATS,
     UNIT,
     0.25,
 )
+
+
+@_add("digamma", 0.25)
+def _digamma(d: Draw) -> Call:
+    """PyTorch's kernel loses up to nine digits of float64 beside the poles."""
+    x = d.pick(FLOATS)
+    return Call(f"torch.digamma({{0}}{'.abs()' if x.dtype == 'float64' else ''})", [x], noise=UNIT)
 
 
 def _elu(name: str, d: Draw) -> Call:
@@ -77,8 +84,8 @@ def _sign(n: str, d: Draw) -> Call:
 
 @_add("nn.functional.gelu", 0.25)
 def _gelu(d: Draw) -> Call:
-    """The slope at infinity is NaN in PyTorch, infinity times zero, and its limit here."""
-    numbers = ".nan_to_num(float('nan'))" if "gradient" in d.options else ""
+    """Of the largest numbers it is infinite in PyTorch, whose slope there is NaN, and here the numbers themselves."""
+    numbers = ".clamp(-1e4, 1e4)" if "gradient" in d.options else ""
     return Call(f"torch.nn.functional.gelu({{0}}{numbers})", [d.pick(FLOATS)], noise=UNIT)
 
 
@@ -100,12 +107,18 @@ _binary("div true_divide pow atan2 hypot", REAL, SUMS, 0.3)
 _binary("floor_divide remainder fmod", REAL, SUMS, 0.3)
 _binary("logaddexp", FLOATS, UNIT, 0.2)
 _binary("xlogy", FLOATS, SUMS, 0.2)
-_binary("gcd lcm", ("int32", "int64", "int8", "int16", "uint8"), EXACT, 0.1)
 _binary("maximum minimum fmax fmin", (*REAL, "bool"), EXACT, 0.4)
 _binary("eq ne", None, SUMS, 0.4)
 _binary("gt lt ge le", (*REAL, "bool"), SUMS, 0.4)
 _binary("logical_and logical_or logical_xor", None, SUMS, 0.3)
 _binary("bitwise_and bitwise_or bitwise_xor", (*INTEGERS, "bool"), EXACT, 0.3)
+
+
+@_add("gcd lcm", 0.1)
+def _divisors(n: str, d: Draw) -> Call:
+    """Of half the numbers: the smallest one and -1 end the process in PyTorch."""
+    x = d.pick(("int32", "int64", "int8", "int16", "uint8"))
+    return Call(f"torch.{n}({{0}} // 2, {{1}} // 2)", [x, d.broadcast(x)], noise=EXACT)
 
 
 @_add("scalar", 1.0)
@@ -211,7 +224,10 @@ def _along(n: str, d: Draw) -> Call:
         FLOATS if n.endswith("softmax") or n == "logcumsumexp" else REAL if n.startswith("arg") else None
     )
     noise = UNIT if n in ("log_softmax", "logcumsumexp") else SUMS
-    return Call(f"torch.{n}({_odd(d, x)}, {d.axis(x)})", [x], noise=noise)
+    more = (
+        ", dtype=torch.float32" if n == "prod" and x.dtype == "float16" else ""
+    )  # else each step is rounded
+    return Call(f"torch.{n}({_odd(d, x)}, {d.axis(x)}{more})", [x], noise=noise)
 
 
 @_add("reduced", 0.3)
@@ -223,9 +239,11 @@ def _reduced(d: Draw) -> Call:
     )
     sums = name not in ("amax", "amin", "logsumexp", "aminmax")  # whether one overflows is a matter of order
     open_ = "largest smallest" if sums else ""
+    operand = _odd(d, x, open_)
     if name == "var_mean":  # its mean of infinities is NaN, that of `mean` is infinite
-        open_ += " infinite nothing"
-    text = f"torch.{name}({_odd(d, x, open_)}, dim={d.axis(x)}, keepdim={d.chance(0.3)})"
+        operand = f"{operand}.nan_to_num(float('nan'), float('nan'), float('nan'))"
+    more = ", dtype=torch.float32" if name == "prod" and x.dtype == "float16" else ""
+    text = f"torch.{name}({operand}, dim={d.axis(x)}, keepdim={d.chance(0.3)}{more})"
     return Call(
         text,
         [x],
@@ -280,11 +298,12 @@ def _sort(d: Draw) -> Call:
 
 @_add("median_value kthvalue_value", 0.15)
 def _ranked(n: str, d: Draw) -> Call:
-    """The value; of equal elements PyTorch names any."""
+    """The value; of equal elements, and NaN, PyTorch names any, which gets the gradient."""
     x = d.pick(REAL, (1, 2, 3), lambda v: 0 not in v.shape)
     axis = d.axis(x)
     which = f"{d.integer(1, x.shape[axis])}, " if n.startswith("kth") else ""
-    return Call(f"torch.{n.split('_')[0]}({_odd(d, x)}, {which}{axis})[0]", [x], noise=EXACT)
+    operand = "{0}.detach()" if "gradient" in d.options else _odd(d, x)
+    return Call(f"torch.{n.split('_')[0]}({operand}, {which}{axis})[0]", [x], noise=EXACT)
 
 
 @_add("topk", 0.25)
@@ -361,10 +380,14 @@ def _other_conv(n: str, d: Draw) -> Call:
     return _convolved(d, n, x, w, out, more)
 
 
+# Without clipping, which would hide the noise of large terms.
+_MODERATE = "torch.where({0}.abs() <= 1e3, {0}, 0.0)"
+
+
 @_add("adaptive_avg_pool2d adaptive_max_pool2d", 0.2)
 def _adaptive(n: str, d: Draw) -> Call:
     x = d.pick(FLOATS, (3, 4), lambda v: min(v.shape[1:]) > 0)
-    text = f"torch.nn.functional.{n}({{0}}.nan_to_num(0.0).clamp(-1e3, 1e3), ({d.integer(1, 3)}, {d.integer(1, 3)}))"
+    text = f"torch.nn.functional.{n}({_MODERATE}, ({d.integer(1, 3)}, {d.integer(1, 3)}))"
     return Call(text, [x], noise=SUMS)
 
 
@@ -387,7 +410,7 @@ def _interpolate(d: Draw) -> Call:
     corners = f", align_corners={d.chance(0.5)}" if how.startswith("bi") else ""
     size = (d.integer(1, 7), d.integer(1, 7))
     more = f"size={size}, mode='{how}'{corners}"
-    text = f"torch.nn.functional.interpolate({{0}}.nan_to_num(0.0).clamp(-1e3, 1e3), {more})"
+    text = f"torch.nn.functional.interpolate({_MODERATE}, {more})"
     return Call(text, [x], noise=Noise.WINDOW)
 
 
@@ -395,7 +418,9 @@ def _interpolate(d: Draw) -> Call:
 def _layer_norm(d: Draw) -> Call:
     x = d.pick(FLOATS, (1, 2, 3), lambda v: v.shape[-1] > 1)
     size = list(x.shape[-1:])
-    more = [d.of(x.dtype, size), d.of(x.dtype, size)]
+    # Infinite scales have NaN for gradients by the order of products.
+    scale = d.input(x.dtype, tuple(size), "ordinary") if "gradient" in d.options else d.of(x.dtype, size)
+    more = [scale, d.of(x.dtype, size)]
     return Call(f"torch.nn.functional.layer_norm({{0}}, {size}, {{1}}, {{2}}, 0.01)", [x, *more], noise=SUMS)
 
 

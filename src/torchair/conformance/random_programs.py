@@ -217,6 +217,8 @@ class TorchDoor(PythonDoor):
     def array(self, tensor: Any) -> np.ndarray | None:
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             return None
+        if tensor.dtype is torch.complex32:  # which NumPy lacks
+            return None
         found: np.ndarray = plain(tensor)
         return found
 

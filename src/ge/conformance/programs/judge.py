@@ -30,12 +30,14 @@ OVERFLOW = 1  # the noisy run without terms that may overflow and without other 
 _OVERFLOWS = (OVERFLOW, 4, 5)  # and with other signs, in case later operators hide one of them
 INFINITE = 6  # the noisy run in which terms whose products overflow are infinite
 _GRIDS = {7: 0.25, 8: 0.75}  # runs with fewer digits per term, so that nearly equal terms become equal
+# Runs in which any large terms overflow while others vanish: which ones meet is a matter of order.
+_SOME = tuple(range(13, 20))
 _DENORMAL = (0, 2, 3)  # runs in which denormal numbers are zeros, or ordinary ones
 ORDINARY = 9  # the run in which denormal operands are ordinary numbers, and nothing else changes
 SMALLER = 10  # the run without the largest numbers, whose reciprocals are denormal
 SIGNS = 11  # the run in which results that are zero have the other sign
 # These runs decide which elements are compared, not the tolerance.
-_COARSE = (OVERFLOW, INFINITE, *_GRIDS, ORDINARY, SMALLER, SIGNS)
+_COARSE = (OVERFLOW, INFINITE, *_GRIDS, *_SOME, ORDINARY, SMALLER, SIGNS)
 GRADIENTS = 8.0  # further factor for gradients: rounding in the backward pass is not perturbed
 STEPS = 8.0  # further factor for loops, which accumulate backward rounding
 # Operators after a window may hide one replacement value (as Relu does), but not all signs and sizes.
@@ -87,8 +89,9 @@ def _rounding(seed: int) -> Rounding:
 
     The runs also cover other legal differences: the first flushes denormals, the second shrinks terms that overflow
     only in some orders of summation, the third and the fourth enlarge denormals that the framework may have flushed.
-    Before a result is reported as wrong, further runs make overflowing terms infinite and nearly equal terms equal,
-    and three show what depends on flushed operands, on flushed reciprocals and on the sign of zero alone.
+    Before a result is reported as wrong, further runs make overflowing terms infinite, all or some of them, and nearly
+    equal terms equal, and three show what depends on flushed operands, on flushed reciprocals and on the sign of zero
+    alone.
     """
     rng = np.random.default_rng(seed)
 
@@ -99,7 +102,7 @@ def _rounding(seed: int) -> Rounding:
         with np.errstate(all="ignore"):
             size = np.abs(array.astype(np.complex128 if kind.kind == "c" else np.float64))
         factor = np.ones(array.shape)
-        if place is not Place.ARGUMENT and seed not in _COARSE:
+        if place is not Place.ARGUMENT and (seed not in _COARSE or seed in _SOME):
             factor = 1 + rng.uniform(-1, 1, array.shape) * (_MOVED.get(kind.name, 4.0) * eps)
         if seed == 0:  # also values computed from denormals
             factor = np.where(size < (tiny if place is Place.ARGUMENT else 256 * tiny), 0.0, factor)
@@ -111,6 +114,10 @@ def _rounding(seed: int) -> Rounding:
             factor = np.where(large, signs * most**0.2 / np.where(large, size, 1.0), factor)
         if seed == INFINITE and place is Place.TERM:
             factor = np.where(np.isfinite(size) & (size > most**0.5 / 16), np.inf, factor)
+        if seed in _SOME and place is Place.TERM:
+            large = np.isfinite(size) & (size > most**0.5 / 16)
+            small = most**0.2 / np.where(large, size, 1.0)
+            factor = np.where(large, np.where(rng.random(array.shape) < 0.5, np.inf, small), factor)
         if seed in _GRIDS and place is Place.TERM:
             step = 4 * _MOVED.get(kind.name, 4.0) * eps
             digits = np.where(np.isfinite(size) & (size > 0), np.frexp(size)[0], 0.5)

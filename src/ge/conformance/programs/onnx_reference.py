@@ -12,6 +12,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_clip import Clip_11 as _ReferenceClip
+from onnx.reference.ops.op_cum_sum import CumSum as _ReferenceCumSum
 from onnx.reference.ops.op_loop import Loop as _ReferenceLoop
 from onnx.reference.ops.op_one_hot import OneHot as _ReferenceOneHot
 from onnx.reference.ops.op_reduce_l2 import ReduceL2_18
@@ -51,8 +52,8 @@ class Evaluator(ReferenceEvaluator):
                         if Evaluator.rounding
                         else value
                     )
-                if "Conv" in node.op_type and Evaluator.rounding and Evaluator.rounding.seed % 2:
-                    value = _unsettled(node, results[node.input[1]], value)
+                if "Conv" in node.op_type and Evaluator.rounding:
+                    value = _unsettled(node, results[node.input[1]], value, Evaluator.rounding)
                 results[name] = value if noise is Noise.NONE else _moved(value)
         return [results[name] for name in output_names or self.output_names]
 
@@ -86,8 +87,10 @@ def _moved(value: Any, place: Place = Place.RESULT, finite: bool = False) -> Any
     return np.asarray(wide * rounding(value, place)).astype(value.dtype)
 
 
-def _unsettled(node: Any, weights: np.ndarray, value: Any) -> Any:
-    """Set channels with non-finite weights to NaN: implementations may skip products with the border."""
+def _unsettled(node: Any, weights: np.ndarray, value: Any, rounding: Rounding) -> Any:
+    """Channels with non-finite weights are NaN or infinite: implementations may skip products with the border."""
+    if not rounding.seed % 2:
+        return value
     bad = ~np.isfinite(weights.astype(np.float64))
     group = node.group or 1
     if node.op_type == "ConvTranspose":
@@ -96,7 +99,8 @@ def _unsettled(node: Any, weights: np.ndarray, value: Any) -> Any:
     else:
         channels = np.asarray(bad.any(axis=tuple(range(1, bad.ndim))))
     value = np.array(value)
-    value[:, channels] = np.nan
+    outcomes = np.array([np.nan, np.inf, -np.inf, 1.0], value.dtype)
+    value[:, channels] = np.random.default_rng(rounding.seed).choice(outcomes, value[:, channels].shape)
     return value
 
 
@@ -210,6 +214,21 @@ class Loop(_ReferenceLoop):
         if not steps and self.body.output_names[len(initial) + 1 :]:
             raise ValueError("no step tells the shape of what is stacked")
         return (*states, *(np.stack(values) for values in zip(*steps, strict=True)))
+
+
+class CumSum(_ReferenceCumSum):
+    """Sums start from zero, which has no sign; the reference's start from the first element."""
+
+    def _run(self, x: Any, axis: Any, exclusive: Any = None, reverse: Any = None) -> Any:
+        (found,) = super()._run(x, axis, exclusive, reverse)
+        return (found + np.zeros((), x.dtype),)
+
+
+class Sign(OpRun):
+    """Zero has no sign; the reference keeps it in bfloat16 alone."""
+
+    def _run(self, x: Any) -> Any:
+        return (np.where(x == 0, np.zeros((), x.dtype), np.sign(x)).astype(x.dtype),)
 
 
 class PRelu(OpRun):
@@ -353,6 +372,6 @@ class Slice(OpRun):
 
 
 DEFINITIONS: list[type[OpRun]] = [
-    *(Loop, PRelu, LogSoftmax, OneHot, Clip, LpNormalization, ReduceLogSumExp, ReduceL2, Slice),
+    *(CumSum, Loop, PRelu, Sign, LogSoftmax, OneHot, Clip, LpNormalization, ReduceLogSumExp, ReduceL2, Slice),
     *(MaxPool, AveragePool, LpPool),
 ]

@@ -130,6 +130,30 @@ def _grid_sample(n: Node) -> Results:
     return n.op("GridSample", n.inputs[0], grid, mode=mode, padding_mode=padding, align_corners=align)
 
 
+@plugin(onnx="AffineGrid")
+def _affine_grid(n: Node) -> Results:
+    """The places of a picture's or a volume's elements, moved by a matrix for each of a batch.
+
+    Where the outer elements lie at -1 and 1, a single one lies at 1, as in ONNX Runtime; the specification divides by
+    zero.
+    """
+    sizes, align = n.ints(1, "size"), bool(n.attr("align_corners", 0))
+    theta, dtype = n.inputs[0], n.desc().dtype
+    space = sizes[2:]
+    if len(space) not in (2, 3) or n.desc().shape != (sizes[0], len(space), len(space) + 1):
+        raise Unsupported(f"a size of {sizes} with matrices of {n.desc()}", "check the model")
+    ends = [1.0 if align else 1 - 1 / max(k, 1) for k in space]
+    axes = [np.linspace(end if k == 1 else -end, end, k) for end, k in zip(ends, space, strict=True)]
+    places = [*reversed(np.meshgrid(*axes, indexing="ij")), np.ones(space)]
+    wide = "float64" if dtype == "float64" else "float32"
+    base = np.stack(places, -1).reshape(1, -1, len(places)).astype(wide)
+    base = np.broadcast_to(base, (sizes[0], *base.shape[1:]))
+    wide_theta = theta if wide == dtype else n.op("Cast", theta, to=wide)
+    grid = n.op("MatMul", n.builder.constant(np.ascontiguousarray(base)), wide_theta, transpose_b=True)
+    grid = n.op("Reshape", grid, shape=[sizes[0], *space, len(space)])
+    return grid if wide == dtype else n.op("Cast", grid, to=dtype)
+
+
 def _rounded_places(n: Node, grid: Any) -> Any:
     """The grid of the nearest pixels. ONNX rounds before it reflects, PyTorch afterwards: ties differ."""
     sizes = n.builder.constant(np.array(n.desc().shape[:1:-1], numpy_dtype(n.desc(1).dtype)))

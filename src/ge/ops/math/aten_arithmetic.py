@@ -24,6 +24,8 @@ def _declare_rounding(name: str, type_: str) -> None:
     def mapped_(n: AtenNode) -> Any:
         """Whole numbers stay as they are."""
         x = n.arg("self")
+        if desc_of(x).dtype == "bool":
+            raise Unsupported(f"{name} of bools")  # PyTorch's error
         return n.op("Identity", x) if desc_of(x).dtype not in FLOATS else n.op(type_, x)
 
 

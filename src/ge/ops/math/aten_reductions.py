@@ -100,6 +100,8 @@ def _extreme_and_place(n: AtenNode) -> Any:
 
 def _moments(n: AtenNode) -> tuple[Any, Any]:
     """Variance and mean over the axes, both with the axes kept."""
+    if desc_of(n.arg("self")).dtype not in FLOATS:
+        raise Unsupported("a variance of integers")  # PyTorch's error
     x = n.wide(n.arg("self"))
     axes = axes_of(n)
     count = math.prod(desc_of(x).shape[a] for a in axes)

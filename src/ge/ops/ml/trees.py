@@ -285,6 +285,10 @@ def _scores(n: Node, forest: _Forest, width: int, aggregate: str) -> Any:
     kind = {"SUM": "sum", "AVERAGE": "sum", "MIN": "min", "MAX": "max"}[aggregate]
     flags = {"plain": forest.plain, "single": forest.single and width == 1 and kind == "sum"}
     y = n.op("TreeEnsemble", x, *constants, weights, width=width, aggregate=kind, **flags)
+    if (
+        kind != "sum" and width > 1 and np.isfinite(forest.weights).all()
+    ):  # of no weight at all, ONNX Runtime's extreme is zero
+        y = n.op("Select", n.op("Equal", y, np.inf if kind == "min" else -np.inf), 0.0, y)
     return n.op("Mul", y, 1.0 / len(forest.roots)) if aggregate == "AVERAGE" else y
 
 

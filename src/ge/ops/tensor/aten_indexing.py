@@ -179,6 +179,8 @@ def _index_put(n: AtenNode) -> Any:
     x, values = n.arg("self"), n.arg("values")
     at = _Indexed(n, x, _index_list(n))
     desc = desc_of(x)
+    if desc_of(values).dtype != desc.dtype:
+        raise Unsupported("values of another type")  # PyTorch's error
     if desc.dtype == "bool" and n.arg("accumulate"):
         raise Unsupported("bools added up")
     perm = at.result_perm()
